@@ -1,0 +1,65 @@
+# One entry point for people and CI. Each target sets up what it needs; JOBS sets parallelism.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+
+JOBS ?= 2
+export JOBS
+
+PYTHON_IN_VENV := .venv/bin/python
+
+.PHONY: help setup build demo bench-cpu golden stubs test test-cpp test-python test-asan test-tsan \
+	lint format clean distclean
+
+help: ## This list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## Install system and Python packages for development (.venv)
+	@scripts/setup.sh dev
+
+build: ## Build the Python package into .venv (editable)
+	@scripts/setup.sh run
+	@scripts/build_python.sh
+
+demo: build ## Train a small GPT with torch AdamW and with FlashAdamW, and compare
+	@$(PYTHON_IN_VENV) demo/run.py
+
+bench-cpu: build ## Time the CPU step beside torch's optimizers
+	@$(PYTHON_IN_VENV) bench/cpu.py
+
+test: ## Everything: lint, C++ tests (plain and sanitized), Python tests
+	@scripts/test.sh lint cpp asan tsan python
+
+test-cpp: ## C++ tests
+	@scripts/test.sh cpp
+
+test-python: ## Python tests
+	@scripts/test.sh python
+
+test-asan: ## C++ tests under the address and undefined-behaviour sanitizers
+	@scripts/test.sh asan
+
+test-tsan: ## C++ tests under the thread sanitizer
+	@scripts/test.sh tsan
+
+lint: ## clang-format, clang-tidy, ruff, mypy
+	@scripts/test.sh lint
+
+format: ## Format C++ and Python in place
+	@scripts/setup.sh dev
+	@scripts/lint.sh --fix
+
+golden: ## Regenerate the golden vectors from the independent reference
+	@scripts/setup.sh dev
+	@$(PYTHON_IN_VENV) tests/golden/generate.py
+
+stubs: build ## Regenerate the type stub of the extension module
+	@$(PYTHON_IN_VENV) -m nanobind.stubgen -q -m flashoptim_cpp._C \
+		-o bindings/python/flashoptim_cpp/_C.pyi
+
+clean: ## Remove build outputs
+	@rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .venv/.package
+
+distclean: clean ## Remove build outputs and .venv
+	@rm -rf .venv

@@ -1,0 +1,10 @@
+# Compiles through ccache where it is installed, unless the caller chose a launcher.
+find_program(FLASHOPTIM_CCACHE ccache)
+mark_as_advanced(FLASHOPTIM_CCACHE)
+if(FLASHOPTIM_CCACHE)
+  foreach(language CXX CUDA)
+    if(NOT DEFINED CMAKE_${language}_COMPILER_LAUNCHER)
+      set(CMAKE_${language}_COMPILER_LAUNCHER "${FLASHOPTIM_CCACHE}")
+    endif()
+  endforeach()
+endif()

@@ -1,0 +1,33 @@
+# Install rules and the CMake package `flashoptim` (find_package(flashoptim CONFIG)).
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+
+set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/flashoptim")
+
+install(
+  TARGETS flashoptim
+  EXPORT flashoptim-targets
+  COMPONENT cpp
+  INCLUDES
+  DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
+install(
+  DIRECTORY "${PROJECT_SOURCE_DIR}/include/flashoptim"
+  DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}"
+  COMPONENT cpp)
+install(
+  EXPORT flashoptim-targets
+  NAMESPACE flashoptim::
+  DESTINATION "${package_dir}"
+  COMPONENT cpp)
+
+configure_package_config_file(
+  "${PROJECT_SOURCE_DIR}/cmake/flashoptim-config.cmake.in"
+  "${PROJECT_BINARY_DIR}/flashoptim-config.cmake" INSTALL_DESTINATION "${package_dir}")
+write_basic_package_version_file("${PROJECT_BINARY_DIR}/flashoptim-config-version.cmake"
+                                 COMPATIBILITY SameMinorVersion)
+install(
+  FILES "${PROJECT_BINARY_DIR}/flashoptim-config.cmake"
+        "${PROJECT_BINARY_DIR}/flashoptim-config-version.cmake"
+        "${PROJECT_SOURCE_DIR}/cmake/FlashoptimHighway.cmake"
+  DESTINATION "${package_dir}"
+  COMPONENT cpp)

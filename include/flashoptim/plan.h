@@ -1,0 +1,102 @@
+// Plan once, step many: everything that can fail or allocate happens when a plan is made.
+#ifndef FLASHOPTIM_PLAN_H_
+#define FLASHOPTIM_PLAN_H_
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "flashoptim/types.h"
+
+namespace flashoptim {
+
+/// One parameter with its state. All addresses stay the caller's and must outlive the plan. Tensors of
+/// the weight's shape have the weight's memory order; scales are fp32 [rows, groups_per_row].
+struct TensorBinding {
+  std::string name;  ///< for error messages
+  DeviceType device_type = DeviceType::kCpu;
+  std::int32_t device_index = 0;
+
+  void* weight = nullptr;
+  DType weight_dtype = DType::kFloat32;
+  std::int32_t correction_bits = 0;  ///< 0, 8 or 16; 0 with fp32 weights
+  void* correction = nullptr;        ///< int8 or int16
+
+  Codec codec = Codec::kNone;
+  void* first_moment = nullptr;  ///< int8 codes, or fp32 with codec none; null where the rule has none
+  float* first_moment_scale = nullptr;
+  void* second_moment = nullptr;  ///< uint8 codes, or fp32
+  float* second_moment_scale = nullptr;
+  void* maximum = nullptr;  ///< amsgrad's maximum of the second moment
+  float* maximum_scale = nullptr;
+
+  std::uint64_t rows = 0;
+  std::uint64_t row_length = 0;
+  std::uint64_t first_row = 0;  ///< of the whole tensor, when this is a shard
+
+  float* step = nullptr;  ///< step count, in host memory
+  std::uint64_t stream_key = 0;
+  std::uint32_t parameter_group = 0;  ///< index into the hyper-parameters of a step
+};
+
+/// Hyper-parameters of one parameter group, as torch names them. A rule reads those it has.
+struct Hyperparameters {
+  double lr = 1e-3;
+  double initial_lr = 1e-3;  ///< for WeightDecay::kFullyDecoupled
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  double momentum = 0.0;
+  double dampening = 0.0;
+  double weight_decay = 0.0;
+  WeightDecay weight_decay_kind = WeightDecay::kCoupled;
+  bool nesterov = false;
+  bool maximize = false;
+  bool stochastic_rounding = false;  ///< of the weights
+  Nonfinite nonfinite = Nonfinite::kPropagate;
+  std::uint64_t seed = 0;
+};
+
+/// A tensor's gradient in one step; null data: no gradient, the tensor is left alone.
+struct Gradient {
+  const void* data = nullptr;
+  DType dtype = DType::kFloat32;
+};
+
+/// Checks the hyper-parameters of a group; throws std::invalid_argument naming the value.
+void CheckHyperparameters(Rule rule, const Hyperparameters& hyperparameters);
+
+/// The tensors of one optimizer, ready to be stepped.
+class Plan {
+ public:
+  /// Throws std::invalid_argument, naming the tensor, if a binding is inconsistent: a missing or
+  /// superfluous state tensor, a correction beside fp32 weights, an unknown device.
+  Plan(Rule rule, std::vector<TensorBinding> tensors, std::uint32_t parameter_groups);
+  ~Plan();
+  Plan(Plan&&) noexcept;
+  Plan& operator=(Plan&&) noexcept;
+
+  std::size_t size() const;
+
+  /// Sets a group's hyper-parameters for the steps that follow. Throws std::invalid_argument.
+  void SetHyperparameters(std::uint32_t parameter_group, const Hyperparameters& hyperparameters);
+
+  /// Sets tensor i's gradient for the next step. Throws std::invalid_argument for an index out of range.
+  void SetGradient(std::size_t i, Gradient gradient);
+
+  /// Steps every tensor that has a gradient and counts its step. Allocates nothing. `stream` is the
+  /// CUDA stream for tensors on a GPU. Throws std::runtime_error before anything is written if a
+  /// gradient is not finite and its group's policy is kError.
+  /// Returns the number of tensors left untouched by kSkip.
+  std::uint64_t Step(void* stream = nullptr);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace flashoptim
+
+#endif  // FLASHOPTIM_PLAN_H_

@@ -1,0 +1,85 @@
+#!/usr/bin/env bash
+# Formatting, static analysis and types of the whole tree; changes nothing.
+#
+#   scripts/lint.sh            check everything
+#   scripts/lint.sh --fix      format C++ and Python in place instead
+#
+# clang-tidy reads build/dev (library and tests) and build/python (bindings), which must be
+# configured; `make lint` sees to it. A file is checked again only when it, a header, or the
+# configuration changed.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+readonly python=".venv/bin/python" jobs="${JOBS:-2}" cache="build/lint"
+
+# Files that clang-tidy skips, with the reason.
+readonly tidy_skip=()
+
+files() { git ls-files --cached --others --exclude-standard -- "$@" | while read -r f; do
+  if [ -f "$f" ]; then printf '%s\n' "$f"; fi
+done; }
+
+mapfile -t cxx < <(files '*.h' '*.cc' '*.cpp' '*.cu' '*.cuh')
+if [ "${1:-}" = --fix ]; then
+  clang-format -i "${cxx[@]}"
+  "$python" -m ruff check --fix .
+  "$python" -m ruff format .
+  exit 0
+fi
+
+failed=()
+check() {
+  local name="$1"
+  shift
+  local start=$SECONDS
+  if "$@"; then
+    printf 'lint: %-13s ok (%d s)\n' "$name" "$((SECONDS - start))"
+  else
+    printf 'lint: %-13s FAILED\n' "$name"
+    failed+=("$name")
+  fi
+}
+
+# Hash of everything that the verdict on any file depends on, apart from the file.
+common_hash() {
+  clang-tidy --version
+  files '*.h' '*.cuh' '.clang-tidy' '*/.clang-tidy' '*CMakeLists.txt' '*.cmake' CMakePresets.json |
+    LC_ALL=C sort | xargs sha256sum
+}
+
+tidy_one() {
+  local file="$1" common="$2" build=build/dev stamp output
+  if [[ "$file" == bindings/* ]]; then build=build/python; fi
+  stamp="$cache/$(printf '%s' "$common" | cat - "$file" | sha256sum | cut -c1-32)"
+  if [ -e "$stamp" ]; then return 0; fi
+  if output="$(clang-tidy -p "$build" --quiet "$file" 2>&1)"; then
+    touch "$stamp"
+  else
+    printf '%s\n%s\n' "--- $file" "$output"
+    return 1
+  fi
+}
+
+tidy() {
+  local common file sources=()
+  mkdir -p "$cache"
+  common="$(common_hash | sha256sum)"
+  while read -r file; do
+    if [[ " ${tidy_skip[*]-} " != *" $file "* ]]; then sources+=("$file"); fi
+  done < <(files 'src/*.cc' 'src/*.cpp' 'bindings/*.cc' 'tests/cpp/*.cc')
+  export -f tidy_one
+  export cache
+  printf '%s\n' "${sources[@]}" |
+    xargs -P "$jobs" -I{} bash -c 'tidy_one "$1" "$2"' _ {} "$common"
+}
+
+check clang-format clang-format --dry-run -Werror "${cxx[@]}"
+check clang-tidy tidy
+check "ruff check" "$python" -m ruff check --quiet .
+check "ruff format" "$python" -m ruff format --check --quiet .
+check mypy "$python" -m mypy --no-error-summary
+
+if [ "${#failed[@]}" -gt 0 ]; then
+  printf 'lint: failed: %s\n' "$(IFS=,; echo "${failed[*]}")"
+  exit 1
+fi

@@ -1,0 +1,60 @@
+// The SIMD targets: this file is compiled once per instruction set, through Highway's foreach_target.
+#include <bit>
+#include <cstdint>
+#include <cstring>
+
+#include "core/tensor_task.h"
+#include "cpu/reference.h"
+#include "cpu/targets.h"
+
+// Targets without fused multiply-add would round twice; AVX3_DL brings nothing that is used here.
+#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL)
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "cpu/simd.cc"
+#include <hwy/foreach_target.h>  // IWYU pragma: keep
+#include <hwy/highway.h>
+
+#if HWY_TARGET != HWY_EMU128 && HWY_TARGET != HWY_SCALAR
+
+HWY_BEFORE_NAMESPACE();
+namespace flashoptim::cpu::HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+using core::ElementSize;
+using core::HasFirst;
+using core::HasMaximum;
+using core::HasSecond;
+using core::KernelRule;
+using core::TensorTask;
+
+#undef FLASHOPTIM_FN
+#define FLASHOPTIM_FN HWY_INLINE
+#include "core/formulas-inl.h"
+#include "cpu/highway_lanes-inl.h"
+#include "cpu/group_loop-inl.h"
+
+}  // namespace flashoptim::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif
+
+#if HWY_ONCE
+
+namespace flashoptim::cpu {
+
+StepGroupsFunction SimdStepGroups(std::string_view target) {
+#if HWY_TARGETS & HWY_AVX3
+  if (target == "avx512" && (hwy::SupportedTargets() & HWY_AVX3) != 0) return N_AVX3::StepGroups;
+#endif
+#if HWY_TARGETS & HWY_AVX2
+  if (target == "avx2" && (hwy::SupportedTargets() & HWY_AVX2) != 0) return N_AVX2::StepGroups;
+#endif
+#if HWY_TARGETS & HWY_NEON
+  if (target == "neon") return N_NEON::StepGroups;
+#endif
+  return nullptr;
+}
+
+}  // namespace flashoptim::cpu
+
+#endif  // HWY_ONCE

@@ -1,0 +1,59 @@
+#include "cpu/targets.h"
+
+#include <atomic>
+#include <cstdlib>
+#include <stdexcept>
+
+#include "cpu/reference.h"
+
+namespace flashoptim::cpu {
+namespace {
+
+std::vector<Target> FindTargets() {
+  std::vector<Target> targets;
+  for (const std::string_view name : {"avx512", "avx2", "neon"}) {
+    if (const auto step = SimdStepGroups(name)) targets.push_back({name, step});
+  }
+  targets.push_back({"scalar", StepGroupsReference});
+  return targets;
+}
+
+const Target& FindTarget(std::string_view name) {
+  std::string names;
+  for (const Target& target : SupportedTargets()) {
+    if (target.name == name) return target;
+    names += names.empty() ? "" : ", ";
+    names += target.name;
+  }
+  throw std::invalid_argument("CPU target '" + std::string(name) +
+                              "' is unknown or not supported by this machine; choose one of: " +
+                              names + " (FLASHOPTIM_CPU_TARGET)");
+}
+
+std::atomic<const Target*>& Choice() {
+  static std::atomic<const Target*> choice = nullptr;
+  return choice;
+}
+
+}  // namespace
+
+const std::vector<Target>& SupportedTargets() {
+  static const std::vector<Target> targets = FindTargets();
+  return targets;
+}
+
+const Target& ChosenTarget() {
+  const Target* target = Choice().load(std::memory_order_acquire);
+  if (target == nullptr) {
+    const char* forced = std::getenv("FLASHOPTIM_CPU_TARGET");
+    target = forced != nullptr && *forced != '\0' ? &FindTarget(forced) : &SupportedTargets().front();
+    Choice().store(target, std::memory_order_release);
+  }
+  return *target;
+}
+
+void ChooseTarget(std::string_view name) {
+  Choice().store(&FindTarget(name), std::memory_order_release);
+}
+
+}  // namespace flashoptim::cpu
