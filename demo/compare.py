@@ -12,7 +12,6 @@ from typing import Any
 
 import flashoptim_cpp
 import torch
-
 from data import Corpus, load_corpus
 from measure import bfloat16_is_fast, cpu_name, first_difference, measure_memory, snapshot
 from model import GPT, GPTConfig
@@ -34,12 +33,15 @@ def compare(steps: int | None, seed: int, out: Path, *, quick: bool) -> bool:
     Returns whether the resumed run equals the uninterrupted one to the bit.
     """
     begin = time.perf_counter()
+    if quick:
+        torch.set_num_threads(1)  # the tiny model's work is too little to share
     out.mkdir(parents=True, exist_ok=True)
     corpus = load_corpus()
     settings = choose_settings(steps, seed, quick=quick)
     torch.manual_seed(seed)
     initial = GPT(settings.config)
     if steps is None and not quick:
+        print("timing a few steps on this machine ...", flush=True)
         settings = replace(settings, steps=affordable_steps(initial, settings, corpus))
     parameters = sum(p.numel() for p in initial.parameters())
     print_header(settings, corpus, parameters)
@@ -47,7 +49,7 @@ def compare(steps: int | None, seed: int, out: Path, *, quick: bool) -> bool:
     runs = make_runs(initial, settings)
     with tempfile.TemporaryDirectory() as folder:
         halfway = train(runs, corpus, Path(folder))
-        results = [
+        torch_result, flash_result = (
             Result(
                 history=run.history,
                 memory=measure_memory(run.model, run.optimizer),
@@ -55,11 +57,11 @@ def compare(steps: int | None, seed: int, out: Path, *, quick: bool) -> bool:
                 parameters=parameters,
             )
             for run, path in zip(runs, halfway.checkpoints, strict=True)
-        ]
+        )
         resumed = Run("resumed", initial, settings, flash=True)
         difference = resume(resumed, halfway, corpus)
 
-    print("\n" + table(*results))
+    print("\n" + table(torch_result, flash_result))
     if difference is None:
         print(
             f"\nresumed from the checkpoint of step {halfway.step}, {halfway.further} steps more: "
@@ -68,9 +70,10 @@ def compare(steps: int | None, seed: int, out: Path, *, quick: bool) -> bool:
         )
     else:
         print(f"\nthe resumed run DIFFERS from the uninterrupted one, first in {difference}")
-    draw(out / "curves.png", *results, title=title(settings, parameters))
+    draw(out / "curves.png", torch_result, flash_result, title(settings, parameters))
     content = summary(
-        *results,
+        torch_result,
+        flash_result,
         settings,
         resume_bit_identical=difference is None,
         seconds=time.perf_counter() - begin,
@@ -164,7 +167,7 @@ def losses(runs: tuple[Run, Run]) -> str:
 def resume(resumed: Run, halfway: Halfway, corpus: Corpus) -> str | None:
     """Continue a fresh run from the file; the result names the first difference, if any."""
     resumed.resume(halfway.checkpoints[1])
-    progress = Progress("resuming", halfway.further)
+    progress = Progress("resuming", halfway.further, lines=2)
     for done in range(halfway.further):
         resumed.train_step(corpus, halfway.step + done)
         progress.update(done + 1, f"flash {resumed.history.train_loss[-1]:.3f}")
@@ -180,7 +183,7 @@ def print_header(settings: Settings, corpus: Corpus, parameters: int) -> None:
         f"{(len(corpus.train) + len(corpus.validation)) / 1e6:.1f} MB, as bytes\n"
         f"model:   GPT, {parameters / 1e6:.2f} M parameters, {settings.config.layers} layers; "
         f"matrix products in {products}\n"
-        f"machine: {machine(settings)}, {torch.get_num_threads()} threads, "
+        f"machine: {machine(settings)}, threads: {torch.get_num_threads()}, "
         f"torch {torch.__version__}\n"
         f"\nthe same training twice, {settings.steps} steps each; what is swapped:\n"
         f"  - {before}\n"
@@ -198,6 +201,6 @@ def machine(settings: Settings) -> str:
 def title(settings: Settings, parameters: int) -> str:
     """The headline of the picture."""
     return (
-        f"A {parameters / 1e6:.1f} M-parameter GPT on Python's standard library, "
-        f"{settings.steps} steps on {machine(settings)}"
+        f"GPT with {parameters / 1e6:.1f} M parameters, trained on Python's standard library "
+        f"for {settings.steps} steps"
     )

@@ -102,7 +102,7 @@ def bfloat16_is_fast(device: torch.device) -> bool:
     It is on GPUs and on CPUs with bfloat16 instructions; elsewhere it can be ten times slower.
     """
     if device.type == "cuda":
-        return torch.cuda.is_bf16_supported()
+        return bool(torch.cuda.is_bf16_supported())
     return _matmul_seconds(torch.bfloat16) <= _matmul_seconds(torch.float32)
 
 

@@ -21,7 +21,7 @@ class GPTConfig:
 
     vocabulary: int = 256
     context: int = 256
-    layers: int = 6
+    layers: int = 4
     heads: int = 4
     width: int = 256
 
@@ -82,11 +82,12 @@ class Block(nn.Module):
         batch, time, width = x.shape
         qkv = self.qkv(self.norm_attention(x)).view(batch, time, 3, self.heads, -1)
         q, k, v = qkv.permute(2, 0, 3, 1, 4)
-        y = F.scaled_dot_product_attention(
+        y: Tensor = F.scaled_dot_product_attention(
             rotate(q, cos, sin), rotate(k, cos, sin), v, is_causal=True
         )
         x = x + self.out(y.transpose(1, 2).reshape(batch, time, width))
-        return x + self.down(F.gelu(self.up(self.norm_mlp(x)), approximate="tanh"))
+        y = self.down(F.gelu(self.up(self.norm_mlp(x)), approximate="tanh"))
+        return x + y
 
 
 class GPT(nn.Module):

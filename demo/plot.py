@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 
@@ -11,23 +12,26 @@ matplotlib.use("Agg")
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
-
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from report import Result
 
-TORCH, FLASH = "#8fa3b8", "#d9480f"
-TORCH_SHADES = ("#5f7a94", "#8fa3b8", "#c3cfda")
-FLASH_SHADES = ("#c2410c", "#ea7a3b", "#f7b58d")
-INK, FAINT = "#1f2933", "#d9dee3"
-STYLE = {
+INK, GRID, AXIS = "#1f2933", "#e4e8ec", "#9aa5b1"
+TORCH, FLASH = "#9db0c3", "#d9480f"
+# From the bottom of a bar to its top: weights, gradients, optimizer state.
+TORCH_SHADES = ("#5b7590", "#7f97ad", "#b4c3d1")
+FLASH_SHADES = ("#b93c08", "#e5692e", "#f6ab82")
+LABEL_COLOURS = ("white", "white", INK)
+STYLE: dict[Any, Any] = {
     "font.size": 11,
     "text.color": INK,
     "axes.labelcolor": INK,
-    "axes.edgecolor": "#9aa5b1",
+    "axes.edgecolor": AXIS,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "xtick.color": INK,
     "ytick.color": INK,
 }
+HEADING: dict[str, Any] = {"loc": "left", "fontsize": 13, "fontweight": "bold", "pad": 10}
 
 
 def smooth(values: Sequence[float], span: int) -> list[float]:
@@ -41,9 +45,13 @@ def draw(path: Path, torch_result: Result, flash_result: Result, title: str) -> 
     """Write the picture to ``path``."""
     with plt.rc_context(STYLE):
         figure, (left, right) = plt.subplots(
-            1, 2, figsize=(12, 5), width_ratios=(2.2, 1), layout="constrained"
+            1,
+            2,
+            figsize=(12, 5.2),
+            width_ratios=(1.9, 1),
+            layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.1, wspace=0.04),
         )
-        figure.suptitle(title, fontsize=14, fontweight="bold", x=0.012, ha="left")
+        figure.suptitle(title, fontsize=14, color=INK)
         _curves(left, torch_result, flash_result)
         _memory(right, torch_result, flash_result)
         figure.savefig(path, dpi=150, facecolor="white")
@@ -51,55 +59,66 @@ def draw(path: Path, torch_result: Result, flash_result: Result, title: str) -> 
 
 
 def _curves(axes: Axes, torch_result: Result, flash_result: Result) -> None:
+    """Training losses as lines, validation losses as dots; the baseline lies broad below."""
     runs = (
-        (torch_result, "torch AdamW, fp32 masters", TORCH, 6.0, 11.0, 1),
-        (flash_result, "FlashAdamW, 8-bit states", FLASH, 1.6, 5.0, 2),
+        (torch_result, "torch AdamW", TORCH, 7.0, 11.0, 1),
+        (flash_result, "FlashAdamW", FLASH, 1.8, 5.5, 2),
     )
     for result, label, colour, width, marker, order in runs:
         losses = result.history.train_loss
         span = max(1, len(losses) // 40)
-        steps = range(1, len(losses) + 1)
-        axes.plot(
-            steps, smooth(losses, span), color=colour, lw=width, zorder=order,
-            solid_capstyle="round", label=f"{label}: training",
-        )
         at, validation = zip(*result.history.validation, strict=True)
+        line: dict[str, Any] = {"color": colour, "lw": width, "solid_capstyle": "round"}
+        dots: dict[str, Any] = {
+            "marker": "o",
+            "ms": marker,
+            "mfc": colour,
+            "mec": "white",
+            "mew": 1.2,
+        }
+        axes.plot(range(1, len(losses) + 1), smooth(losses, span), zorder=order, **line)
+        axes.plot(at, validation, ls="none", zorder=order + 2, **dots)
+        # Never drawn: one entry of the legend for the line and its dots.
         axes.plot(
-            at, validation, "o", color=colour, ms=marker, mec="white", mew=1.0,
-            zorder=order + 2, label=f"{label}: validation {validation[-1]:.3f}",
+            [], [], label=f"{label}   final validation loss {validation[-1]:.3f}", **line, **dots
         )
     axes.set_xlabel("training step")
     axes.set_ylabel("loss, nats per byte")
-    axes.grid(axis="y", color=FAINT, lw=0.8)
+    axes.grid(axis="y", color=GRID)
     axes.set_axisbelow(True)
-    axes.margins(x=0.02)
-    axes.legend(frameon=False, loc="upper right")
-    axes.set_title("Same loss", loc="left", fontsize=12)
+    axes.margins(x=0.025)
+    axes.legend(
+        frameon=False,
+        loc="upper right",
+        handlelength=3.2,
+        labelspacing=0.9,
+        title="line: training, dots: validation",
+        alignment="left",
+    )
+    one, two = torch_result.validation_loss, flash_result.validation_loss
+    axes.set_title(f"Final losses within {abs(two / one - 1):.1%}", **HEADING)
 
 
 def _memory(axes: Axes, torch_result: Result, flash_result: Result) -> None:
-    bars = (
-        ("torch\nAdamW", torch_result, TORCH_SHADES),
-        ("Flash\nAdamW", flash_result, FLASH_SHADES),
-    )
+    """Measured bytes per parameter, stacked by kind."""
+    bars = (("torch AdamW", torch_result, TORCH_SHADES), ("FlashAdamW", flash_result, FLASH_SHADES))
     for place, (_, result, shades) in enumerate(bars):
         bottom = 0.0
-        for (kind, size), shade in zip(result.memory_per_param().items(), shades, strict=True):
-            axes.bar(place, size, 0.62, bottom=bottom, color=shade, edgecolor="white")
-            axes.text(
-                place, bottom + size / 2, f"{kind.replace('_', ' ')}  {size:.1f}",
-                ha="center", va="center", fontsize=10,
-            )
+        kinds = result.memory_per_param().items()
+        for (kind, size), shade, ink in zip(kinds, shades, LABEL_COLOURS, strict=True):
+            axes.bar(place, size, 0.8, bottom=bottom, color=shade, edgecolor="white", lw=1.5)
+            text = f"{kind.replace('_', ' ')}\n{size:.3g}"
+            axes.text(place, bottom + size / 2, text, color=ink, ha="center", va="center")
             bottom += size
+        total = f"{bottom:.2f} bytes"
         axes.text(
-            place, bottom + 0.2, f"{bottom:.2f} bytes",
-            ha="center", va="bottom", fontsize=12, fontweight="bold",
+            place, bottom + 0.15, total, ha="center", va="bottom", fontsize=13, fontweight="bold"
         )
-    axes.set_xticks(range(len(bars)), [name for name, _, _ in bars])
-    axes.set_ylabel("bytes per parameter, measured")
-    axes.set_ylim(0, 1.12 * torch_result.bytes_per_param)
-    axes.grid(axis="y", color=FAINT, lw=0.8)
+    axes.set_xticks(range(len(bars)), [name for name, _, _ in bars], fontsize=12)
+    axes.set_ylabel("measured bytes per parameter")
+    axes.set_ylim(0, 1.08 * max(result.bytes_per_param for _, result, _ in bars))
+    axes.grid(axis="y", color=GRID)
     axes.set_axisbelow(True)
     axes.tick_params(axis="x", length=0)
     ratio = torch_result.bytes_per_param / flash_result.bytes_per_param
-    axes.set_title(f"{ratio:.1f} times less memory", loc="left", fontsize=12)
+    axes.set_title(f"{ratio:.2g} times less memory", **HEADING)

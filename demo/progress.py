@@ -1,4 +1,4 @@
-"""A progress bar for terminals, a line every tenth of the way for logs."""
+"""A progress bar for terminals, a few lines for logs."""
 
 from __future__ import annotations
 
@@ -9,21 +9,25 @@ WIDTH = 28
 
 
 class Progress:
-    """Shows ``done`` of ``total``, a text, and the time left."""
+    """Shows ``done`` of ``total``, a text, and the time left.
 
-    def __init__(self, label: str, total: int) -> None:
+    Where standard output is no terminal, it prints ``lines`` lines in all.
+    """
+
+    def __init__(self, label: str, total: int, lines: int = 10) -> None:
         self.label = label
         self.total = total
+        self.lines = lines
         self._start = time.monotonic()
         self._terminal = sys.stdout.isatty()
-        self._tenths = 0
+        self._printed = 0
 
     def update(self, done: int, text: str = "") -> None:
-        """Redraw the bar; without a terminal, print a line when another tenth is done."""
-        tenths = 10 * done // self.total
-        if not self._terminal and tenths == self._tenths:
+        """Redraw the bar, or print a line if the next one is due."""
+        due = self.lines * done // self.total
+        if not self._terminal and due == self._printed:
             return
-        self._tenths = tenths
+        self._printed = due
         elapsed = time.monotonic() - self._start
         left = elapsed / done * (self.total - done)
         clock = f"{_clock(left)} left" if done < self.total else f"{_clock(elapsed)} total"

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-
 from measure import Memory, cpu_name
 from train import History, Settings
 

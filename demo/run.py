@@ -1,7 +1,7 @@
 """Train a small GPT twice, with torch's AdamW and with FlashAdamW, and compare.
 
-    python demo/run.py            # about five minutes on two CPU cores
-    python demo/run.py --quick    # a few seconds, only to see that everything works
+python demo/run.py            # about five minutes on two CPU cores
+python demo/run.py --quick    # a few seconds, only to see that everything works
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--steps", type=step_count, help="training steps (default: 400, fewer on slow machines)"
     )
-    parser.add_argument("--seed", type=int, default=0, help="seed of weights and batches")
+    parser.add_argument("--seed", type=seed_number, default=0, help="seed of weights and batches")
     parser.add_argument(
         "--out",
         type=Path,
@@ -64,6 +64,14 @@ def step_count(text: str) -> int:
     if steps < 10:
         raise argparse.ArgumentTypeError("at least 10 steps are needed")
     return steps
+
+
+def seed_number(text: str) -> int:
+    """A seed that fits wherever PyTorch takes one."""
+    seed = int(text)
+    if not 0 <= seed < 1 << 32:
+        raise argparse.ArgumentTypeError("the seed must be in 0 ... 4294967295")
+    return seed
 
 
 def check_requirements() -> None:

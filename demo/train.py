@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from flashoptim_cpp import FlashAdamW, cast_model
-from torch import Tensor
-
 from data import Corpus
+from flashoptim_cpp import FlashAdamW, cast_model
 from model import GPT, GPTConfig, weight_decay_groups
+from torch import Tensor
 
 WEIGHT_DECAY = 0.1
 CLIP_NORM = 1.0
@@ -86,15 +85,13 @@ class Run:
     def train_step(self, corpus: Corpus, step: int) -> None:
         """One forward, backward and optimizer step; gradients stay until the next one."""
         settings = self.settings
-        tokens, targets = corpus.batch(
-            settings.seed, step, settings.batch, settings.config.context
-        )
+        tokens, targets = corpus.batch(settings.seed, step, settings.batch, settings.config.context)
         tokens, targets = tokens.to(settings.device), targets.to(settings.device)
         begin = self._now()
         self.optimizer.zero_grad(set_to_none=True)
         with self._autocast():
             loss: Tensor = self.model(tokens, targets)
-        loss.backward()
+        torch.autograd.backward(loss)
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), CLIP_NORM)
         before_optimizer = self._now()
         self.optimizer.step()
@@ -112,7 +109,8 @@ class Run:
             settings.validation_windows, settings.config.context
         )
         losses = []
-        for x, y in zip(tokens.split(settings.batch), targets.split(settings.batch), strict=True):
+        for first in range(0, len(tokens), settings.batch):
+            x, y = tokens[first : first + settings.batch], targets[first : first + settings.batch]
             with self._autocast():
                 loss: Tensor = self.model(x.to(settings.device), y.to(settings.device))
             losses.extend([loss.item()] * len(x))

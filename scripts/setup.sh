@@ -142,10 +142,13 @@ make_venv() {
   printf '%s\n' "$PWD" "$(command -v "$python")" >"$made_for"
 }
 
+# pip_install NAMES ARGUMENT...: NAMES is what a message calls them.
 pip_install() {
+  local names="$1"
+  shift
   if ! "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$@"; then
-    die "pip could not install: $*" \
-      "Is the Python package index reachable from here? pip's message is above."
+    die "pip could not install: $names" \
+      "Is the Python package index reachable from here? pip's own message is above."
   fi
 }
 
@@ -171,7 +174,7 @@ get_torch() {
       "Free some, or point PYTHON= at a Python that has torch."
   fi
   say "installing torch (a few gigabytes; minutes)"
-  pip_install "torch>=$min_torch"
+  pip_install torch "torch>=$min_torch"
 }
 
 venv_site() {
@@ -203,7 +206,8 @@ elif [ "$(cat "$venv/.setup-$level" 2>/dev/null)" = "$(key "$level" | sha256sum)
 fi
 say "installing Python packages ($level)"
 rm -f "$(venv_site)/reused_torch.pth" # pip must not count that torch's neighbours as ours
-pip_install "${requirements[@]/#/--requirement=}"
+names="$(sed -En 's/^([a-zA-Z][a-zA-Z0-9-]*).*/\1/p' "${requirements[@]}" | paste -sd ' ')"
+pip_install "$names" "${requirements[@]/#/--requirement=}"
 get_torch
 key "$level" | sha256sum >"$venv/.setup-$level"
 if [ "$level" = dev ]; then key run | sha256sum >"$venv/.setup-run"; fi

@@ -1,5 +1,5 @@
-// The Python extension module: a thin cover of include/flashoptim. Tensors come as addresses, so that it
-// is not compiled against torch and one build serves every torch.
+// The Python extension module: a thin cover of include/flashoptim. Tensors come as addresses, so
+// that it is not compiled against torch and one build serves every torch.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>

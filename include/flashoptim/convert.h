@@ -23,7 +23,8 @@ struct WeightStorage {
   std::int32_t correction_bits = 0;  ///< 0, 8 or 16
 };
 
-/// Master weights of `count` elements as fp32. Throws std::invalid_argument for an inconsistent storage.
+/// Master weights of `count` elements as fp32. Throws std::invalid_argument for an inconsistent
+/// storage.
 void JoinMasterWeights(const WeightStorage& source, std::uint64_t count, float* master);
 
 /// Splits `count` fp32 master weights into weight and correction. Same errors.

@@ -16,8 +16,9 @@ struct Geometry {
   std::uint64_t groups_per_row = 0;
 };
 
-/// The geometry of a dense tensor. `sizes` and `strides` are in elements, one per dimension, as torch
-/// gives them. Throws std::invalid_argument if the tensor has holes, overlaps, or negative numbers.
+/// The geometry of a dense tensor. `sizes` and `strides` are in elements, one per dimension, as
+/// torch gives them. Throws std::invalid_argument if the tensor has holes, overlaps, or negative
+/// numbers.
 Geometry GeometryOf(std::span<const std::int64_t> sizes, std::span<const std::int64_t> strides);
 
 /// The codec that a tensor really gets: `none` where quantising gains nothing (docs/format.md,

@@ -12,8 +12,8 @@
 
 namespace flashoptim {
 
-/// One parameter with its state. All addresses stay the caller's and must outlive the plan. Tensors of
-/// the weight's shape have the weight's memory order; scales are fp32 [rows, groups_per_row].
+/// One parameter with its state. All addresses stay the caller's and must outlive the plan. Tensors
+/// of the weight's shape have the weight's memory order; scales are fp32 [rows, groups_per_row].
 struct TensorBinding {
   std::string name;  ///< for error messages
   DeviceType device_type = DeviceType::kCpu;
@@ -25,7 +25,8 @@ struct TensorBinding {
   void* correction = nullptr;        ///< int8 or int16
 
   Codec codec = Codec::kNone;
-  void* first_moment = nullptr;  ///< int8 codes, or fp32 with codec none; null where the rule has none
+  void* first_moment =
+      nullptr;  ///< int8 codes, or fp32 with codec none; null where the rule has none
   float* first_moment_scale = nullptr;
   void* second_moment = nullptr;  ///< uint8 codes, or fp32
   float* second_moment_scale = nullptr;
@@ -83,7 +84,8 @@ class Plan {
   /// Sets a group's hyper-parameters for the steps that follow. Throws std::invalid_argument.
   void SetHyperparameters(std::uint32_t parameter_group, const Hyperparameters& hyperparameters);
 
-  /// Sets tensor i's gradient for the next step. Throws std::invalid_argument for an index out of range.
+  /// Sets tensor i's gradient for the next step. Throws std::invalid_argument for an index out of
+  /// range.
   void SetGradient(std::size_t i, Gradient gradient);
 
   /// Steps every tensor that has a gradient and counts its step. Allocates nothing. `stream` is the

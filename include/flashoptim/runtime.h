@@ -13,8 +13,8 @@ const char* Version();
 /// Instruction sets that this machine can run, best first: "avx512", "avx2", "neon", "scalar".
 std::vector<std::string> CpuTargets();
 
-/// The one in use. The environment variable FLASHOPTIM_CPU_TARGET forces one; std::invalid_argument if
-/// that is not possible.
+/// The one in use. The environment variable FLASHOPTIM_CPU_TARGET forces one; std::invalid_argument
+/// if that is not possible.
 std::string CpuTarget();
 
 /// Forces one for this process; same error.

@@ -7,8 +7,10 @@
 // and for the first moment
 //   Encode(encoder, m)     the code in the low byte of each lane
 // for the second moment
-//   Measured(v)            the value whose image is maximised and which Encode takes
-//   Encode(encoder, measured, random)  the code in bits 8 to 15; `random` is the element's byte
+//   Measured(v)            the value whose image is maximised and which FixedPoint takes
+//   FixedPoint(encoder, measured)  the code with 8 binary places in the low 16 bits of each lane.
+//   The
+//                          element's random byte is added to them; then the code is in bits 8 to 15
 
 struct RootFirst {
   FLASHOPTIM_FN static uint32_t ScaleBits(uint32_t max_bits) {
@@ -36,9 +38,9 @@ struct RootFirst {
   template <class L>
   FLASHOPTIM_FN static typename L::F Decode(const Decoder<L>& decoder, typename L::F code) {
     const auto bits = L::Bits(code);
-    const auto magnitude = L::MaxF(
-        L::AsFloat(L::Sub(L::template Shl<1>(bits), decoder.twice_offset)), L::Set(0.0F));
-    return L::AsFloat(L::Or(L::Bits(magnitude), L::And(bits, L::SetU(kSignBit))));
+    const auto magnitude =
+        L::MaxF(L::AsFloat(L::Sub(L::template Shl<1>(bits), decoder.twice_offset)), L::Set(0.0F));
+    return L::AsFloat(L::OrAnd(L::Bits(magnitude), bits, L::SetU(kSignBit)));
   }
 
   template <class L>
@@ -46,7 +48,7 @@ struct RootFirst {
     const auto bits = L::Bits(m);
     const auto sign = L::SetU(kSignBit);
     const auto y = L::Add(L::template Shr<1>(L::AndNot(sign, bits)), encoder.offset);
-    return L::Bits(L::AddF(L::AsFloat(L::Or(y, L::And(bits, sign))), L::Set(kRoundToInteger)));
+    return L::Bits(L::AddF(L::AsFloat(L::OrAnd(y, bits, sign)), L::Set(kRoundToInteger)));
   }
 };
 
@@ -82,16 +84,9 @@ struct RootSecond {
     return v;
   }
 
-  // y with 8 binary places in the low 16 bits, before the random byte is added.
   template <class L>
   FLASHOPTIM_FN static typename L::U FixedPoint(const Encoder<L>& encoder, typename L::F v) {
     const auto y = L::AsFloat(L::Add(L::template Shr<2>(L::Bits(v)), encoder.offset));
     return L::Bits(L::AddF(L::MaxF(y, L::Set(1.0F)), L::Set(kRoundToByteFraction)));
-  }
-
-  template <class L>
-  FLASHOPTIM_FN static typename L::U Encode(const Encoder<L>& encoder, typename L::F v,
-                                            typename L::U random) {
-    return L::Add(FixedPoint<L>(encoder, v), random);
   }
 };

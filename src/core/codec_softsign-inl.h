@@ -32,8 +32,7 @@ struct SoftsignFirst {
   FLASHOPTIM_FN static typename L::U Encode(const Encoder<L>& encoder, typename L::F m) {
     const auto x = L::Mul(m, encoder.inverse);
     const auto magnitude = L::AsFloat(L::And(L::Bits(x), L::SetU(kMagnitudeMask)));
-    const auto y =
-        L::Mul(L::AddF(x, x), L::Reciprocal(L::AddF(L::Set(1.0F), magnitude)));
+    const auto y = L::Mul(L::AddF(x, x), L::Reciprocal(L::AddF(L::Set(1.0F), magnitude)));
     return L::Bits(L::AddF(L::Mul(L::Set(127.0F), y), L::Set(kRoundToInteger)));
   }
 };
@@ -61,8 +60,8 @@ struct SoftsignSecond {
 
   template <class L>
   FLASHOPTIM_FN static typename L::F Decode(const Decoder<L>& decoder, typename L::F code) {
-    const auto root = L::Select(L::Less(code, L::Set(255.0F)), L::Mul(code, decoder.unit),
-                                decoder.scale);
+    const auto root =
+        L::Select(L::Less(code, L::Set(255.0F)), L::Mul(code, decoder.unit), decoder.scale);
     return L::Mul(root, root);
   }
 
@@ -71,10 +70,9 @@ struct SoftsignSecond {
     return L::Sqrt(v);
   }
 
-  // Rounds to nearest: the random byte is not used.
+  // Rounds to nearest: the binary places are zero, so that no random byte can matter.
   template <class L>
-  FLASHOPTIM_FN static typename L::U Encode(const Encoder<L>& encoder, typename L::F root,
-                                            typename L::U /*random*/) {
+  FLASHOPTIM_FN static typename L::U FixedPoint(const Encoder<L>& encoder, typename L::F root) {
     const auto y = L::MaxF(L::Mul(root, encoder.inverse), L::Set(1.0F));
     return L::template Shl<8>(L::Bits(L::AddF(y, L::Set(kRoundToInteger))));
   }

@@ -17,32 +17,32 @@ enum Purpose : std::uint32_t {
   kWeightSecond = 3,
 };
 
-/// Scalars of the update rules (docs/format.md, section 8), rounded once from binary64. A rule reads
-/// those that its formulas name.
+/// Scalars of the update rules (docs/format.md, section 8), rounded once from binary64. A rule
+/// reads those that its formulas name.
 struct StepScalars {
-  float gradient_multiplier = 1.0F;         ///< gamma
-  float coupled_decay = 0.0F;               ///< lambda
-  float decay = 1.0F;                       ///< delta
-  float step_size = 0.0F;                   ///< alpha of Adam; lr of SGD and Lion
-  float first_decay = 0.0F;                 ///< beta1; momentum of SGD
-  float first_rate = 1.0F;                  ///< 1 - beta1; tau of SGD
-  float second_decay = 0.0F;                ///< beta2
-  float second_rate = 1.0F;                 ///< 1 - beta2
+  float gradient_multiplier = 1.0F;           ///< gamma
+  float coupled_decay = 0.0F;                 ///< lambda
+  float decay = 1.0F;                         ///< delta
+  float step_size = 0.0F;                     ///< alpha of Adam; lr of SGD and Lion
+  float first_decay = 0.0F;                   ///< beta1; momentum of SGD
+  float first_rate = 1.0F;                    ///< 1 - beta1; tau of SGD
+  float second_decay = 0.0F;                  ///< beta2
+  float second_rate = 1.0F;                   ///< 1 - beta2
   float inverse_sqrt_bias_correction = 1.0F;  ///< kappa
   float eps = 0.0F;
 };
 
 /// The kernel that a tensor needs: the rule with the moments it keeps.
 enum class KernelRule : std::uint8_t {
-  kSgd = 0,           ///< no state
-  kSgdMomentum = 1,   ///< first moment
-  kAdam = 2,          ///< first and second moment
-  kAdamMaximum = 3,   ///< amsgrad: and the maximum of the second
-  kLion = 4,          ///< first moment
+  kSgd = 0,          ///< no state
+  kSgdMomentum = 1,  ///< first moment
+  kAdam = 2,         ///< first and second moment
+  kAdamMaximum = 3,  ///< amsgrad: and the maximum of the second
+  kLion = 4,         ///< first moment
 };
 
-/// One tensor of a step. Addresses are on the tensor's device; `weight` and `gradient` have the dtypes
-/// named below; moments are codes with scales, or fp32 without (codec `none`).
+/// One tensor of a step. Addresses are on the tensor's device; `weight` and `gradient` have the
+/// dtypes named below; moments are codes with scales, or fp32 without (codec `none`).
 struct TensorTask {
   void* weight = nullptr;
   void* correction = nullptr;

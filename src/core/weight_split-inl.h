@@ -29,14 +29,20 @@ FLASHOPTIM_FN typename L::U StochasticIncrement(typename L::U first, typename L:
   }
 }
 
-// Section 4.2: the weight and the correction from the rounded image Y.
+// Section 4.2: the weight from the rounded image Y, still in its place above the dropped bits,
+// which hold something else.
+template <class L, class Format>
+FLASHOPTIM_FN typename L::U SplitWeightInPlace(typename L::U rounded) {
+  if constexpr (Format::kKept == 0) {
+    return rounded;
+  } else {
+    return L::Add(rounded, L::SetU(1U << (Format::kBelow - 1)));
+  }
+}
+
 template <class L, class Format>
 FLASHOPTIM_FN typename L::U SplitWeight(typename L::U rounded) {
-  if constexpr (Format::kKept == 0) {
-    return L::template Shr<Format::kBelow>(rounded);
-  } else {
-    return L::template Shr<Format::kBelow>(L::Add(rounded, L::SetU(1U << (Format::kBelow - 1))));
-  }
+  return L::template Shr<Format::kBelow>(SplitWeightInPlace<L, Format>(rounded));
 }
 
 // The correction in the low bits of each lane; bits above the stored width are not part of it.
@@ -51,20 +57,15 @@ FLASHOPTIM_FN typename L::U SplitCorrection(typename L::U rounded) {
   }
 }
 
-// Section 4.3: Y of a weight (fp16: without its sign) and a sign-extended correction. `magnitude` is the
-// weight without its sign.
-template <class L, class Format>
-FLASHOPTIM_FN typename L::U JoinImage(typename L::U weight, typename L::U magnitude,
-                                      typename L::U correction) {
-  const auto image = L::template Shl<Format::kBelow>(weight);
-  if constexpr (Format::kKept == 0) {
-    return image;
-  } else {
-    const auto moved = L::Add(image, L::template Shl<Format::kDropped>(correction));
-    // A zero weight with a negative correction would wrap into a NaN.
-    const auto stale = L::LessU(magnitude, L::template Shr<31>(correction));
-    return L::SelectU(stale, image, moved);
-  }
+// Section 4.3: Y from the weight (fp16: without its sign) and the correction, both shifted into
+// place.
+template <class L>
+FLASHOPTIM_FN typename L::U JoinImage(typename L::U weight, typename L::U correction) {
+  const auto moved = L::Add(weight, correction);
+  // A correction is too small to reach the sign bit, except when a negative one meets a zero
+  // weight.
+  const auto stale = L::LessU(L::SetU(kMagnitudeMask), L::Xor(weight, moved));
+  return L::SelectU(stale, weight, moved);
 }
 
 // NaN to the canonical NaN of fp32; everything else as it is.
@@ -80,20 +81,20 @@ template <class L>
 FLASHOPTIM_FN typename L::U Float16Image(typename L::F x) {
   const auto bits = L::And(L::Bits(x), L::SetU(kMagnitudeMask));
   const auto normal = L::Sub(bits, L::SetU(112U << 23));
-  const auto shifted = L::Sub(L::Bits(L::AddF(L::AsFloat(bits), L::Set(0x1p-14F))),
-                              L::SetU(113U << 23));
+  const auto shifted =
+      L::Sub(L::Bits(L::AddF(L::AsFloat(bits), L::Set(0x1p-14F))), L::SetU(113U << 23));
   const auto image = L::SelectU(L::LessU(bits, L::SetU(113U << 23)), shifted, normal);
   const auto clamped = L::MinU(image, L::SetU(31U << 23));
   return L::SelectU(L::LessU(L::SetU(kInfinityBits), bits), L::SetU(0x7e00U << 13), clamped);
 }
 
-// Section 4.3 for fp16: the float of an extended image and a sign bit in place. With the bare weight
-// shifted up this is the conversion of fp16 to fp32.
+// Section 4.3 for fp16: the float of an extended image and a sign bit in place. With the bare
+// weight shifted up this is the conversion of fp16 to fp32.
 template <class L>
 FLASHOPTIM_FN typename L::F Float16Value(typename L::U image, typename L::U sign) {
   const auto normal = L::Add(image, L::SetU(112U << 23));
-  const auto small = L::Bits(L::SubF(L::AsFloat(L::Add(image, L::SetU(113U << 23))),
-                                     L::Set(0x1p-14F)));
+  const auto small =
+      L::Bits(L::SubF(L::AsFloat(L::Add(image, L::SetU(113U << 23))), L::Set(0x1p-14F)));
   const auto special = L::Or(L::SetU(kInfinityBits), L::And(image, L::SetU(0x007fffffU)));
   const auto finite = L::SelectU(L::LessU(image, L::SetU(1U << 23)), small, normal);
   const auto magnitude = L::SelectU(L::LessU(image, L::SetU(31U << 23)), finite, special);
@@ -111,14 +112,16 @@ FLASHOPTIM_FN typename L::F FloatFromBfloat16(typename L::U half) {
   return L::AsFloat(L::template Shl<16>(half));
 }
 
-// The whole of section 4 behind one name per direction, for both 16-bit dtypes.
+// The whole of section 4 behind one name per direction, for both 16-bit dtypes. `correction` is
+// sign-extended.
 template <class L, class Format>
 FLASHOPTIM_FN typename L::F JoinMaster(typename L::U weight, typename L::U correction) {
-  const auto magnitude = L::And(weight, L::SetU(0x7fffU));
+  const auto placed = L::template Shl<Format::kDropped>(correction);
   if constexpr (Format::kBelow == 16) {
-    return L::AsFloat(JoinImage<L, Format>(weight, magnitude, correction));
+    return L::AsFloat(JoinImage<L>(L::template Shl<16>(weight), placed));
   } else {
-    return Float16Value<L>(JoinImage<L, Format>(magnitude, magnitude, correction),
+    const auto magnitude = L::template Shl<13>(L::And(weight, L::SetU(0x7fffU)));
+    return Float16Value<L>(JoinImage<L>(magnitude, placed),
                            L::template Shl<16>(L::AndNot(L::SetU(0x7fffU), weight)));
   }
 }
@@ -135,7 +138,8 @@ FLASHOPTIM_FN void SplitMaster(typename L::F master, typename L::U increment, ty
     correction = SplitCorrection<L, Format>(rounded);
   } else {
     const auto rounded = L::Add(Float16Image<L>(master), increment);
-    const auto nan = L::LessU(L::SetU(kInfinityBits), L::And(L::Bits(master), L::SetU(kMagnitudeMask)));
+    const auto nan =
+        L::LessU(L::SetU(kInfinityBits), L::And(L::Bits(master), L::SetU(kMagnitudeMask)));
     const auto sign = L::template Shr<16>(L::And(L::Bits(master), L::SetU(kSignBit)));
     weight = L::Or(SplitWeight<L, Format>(rounded), L::SelectU(nan, L::SetU(0U), sign));
     correction = SplitCorrection<L, Format>(rounded);

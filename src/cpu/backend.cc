@@ -9,8 +9,8 @@
 namespace flashoptim::cpu {
 namespace {
 
-// 16,384 elements, about 200 KB of traffic: long enough to hide the hand-out of a chunk, short enough
-// to balance two cores on a model of 10 M parameters.
+// 16,384 elements, about 200 KB of traffic: long enough to hide the hand-out of a chunk, short
+// enough to balance two cores on a model of 10 M parameters.
 constexpr std::uint64_t kGroupsPerChunk = 256;
 
 std::uint64_t ElementOffset(const core::TensorTask& task, std::uint64_t group) {

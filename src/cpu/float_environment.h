@@ -10,8 +10,9 @@
 
 namespace flashoptim::cpu {
 
-/// Nearest rounding, subnormals kept, exceptions masked; the caller's environment comes back at the end.
-/// A caller may have asked for flush-to-zero (torch.set_flush_denormal), which must not change bits.
+/// Nearest rounding, subnormals kept, exceptions masked; the caller's environment comes back at the
+/// end. A caller may have asked for flush-to-zero (torch.set_flush_denormal), which must not change
+/// bits.
 class DefaultFloatEnvironment {
  public:
   DefaultFloatEnvironment(const DefaultFloatEnvironment&) = delete;

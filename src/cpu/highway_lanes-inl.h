@@ -1,5 +1,5 @@
-// The lane set over one SIMD vector of up to 16 floats, and the loads and stores of the group loop.
-// Included by cpu/simd.cc inside the namespace of each target; hence no include guard.
+// The lane set over one SIMD vector of up to 16 floats. Included by cpu/simd.cc inside the
+// namespace of each target; hence no include guard.
 
 struct Lanes {
   using D = hn::CappedTag<float, 16>;
@@ -20,6 +20,7 @@ struct Lanes {
   static HWY_INLINE U AndNot(U a, U b) { return hn::AndNot(a, b); }
   static HWY_INLINE U Or(U a, U b) { return hn::Or(a, b); }
   static HWY_INLINE U Xor(U a, U b) { return hn::Xor(a, b); }
+  static HWY_INLINE U OrAnd(U a, U b, U c) { return hn::OrAnd(a, b, c); }
   template <int k>
   static HWY_INLINE U Shl(U x) {
     return hn::ShiftLeft<k>(x);
@@ -49,39 +50,3 @@ struct Lanes {
     return hn::IfThenElse(hn::RebindMask(DU(), m), a, b);
   }
 };
-
-static_assert(kGroupSize % hn::MaxLanes(Lanes::D()) == 0);
-
-HWY_INLINE size_t Width() { return hn::Lanes(Lanes::D()); }
-
-HWY_INLINE Lanes::U LoadU16(const uint16_t* p) {
-  return hn::PromoteTo(Lanes::DU(), hn::LoadU(hn::Rebind<uint16_t, Lanes::D>(), p));
-}
-HWY_INLINE Lanes::U LoadI16(const int16_t* p) {
-  return hn::BitCast(Lanes::DU(), hn::PromoteTo(Lanes::DI(), hn::LoadU(hn::Rebind<int16_t, Lanes::D>(), p)));
-}
-HWY_INLINE Lanes::U LoadU8(const uint8_t* p) {
-  return hn::PromoteTo(Lanes::DU(), hn::LoadU(hn::Rebind<uint8_t, Lanes::D>(), p));
-}
-HWY_INLINE Lanes::U LoadI8(const int8_t* p) {
-  return hn::BitCast(Lanes::DU(), hn::PromoteTo(Lanes::DI(), hn::LoadU(hn::Rebind<int8_t, Lanes::D>(), p)));
-}
-HWY_INLINE Lanes::F LoadF32(const float* p) { return hn::LoadU(Lanes::D(), p); }
-
-// Lanes that hold a small integer, as floats.
-HWY_INLINE Lanes::F FloatFromInteger(Lanes::U x) {
-  return hn::ConvertTo(Lanes::D(), hn::BitCast(Lanes::DI(), x));
-}
-
-// Stores of the low bits of each lane.
-HWY_INLINE void StoreU16(Lanes::U x, uint16_t* p) {
-  const hn::Rebind<uint16_t, Lanes::D> d;
-  hn::StoreU(hn::TruncateTo(d, x), d, p);
-}
-HWY_INLINE void StoreU8(Lanes::U x, uint8_t* p) {
-  const hn::Rebind<uint8_t, Lanes::D> d;
-  hn::StoreU(hn::TruncateTo(d, x), d, p);
-}
-HWY_INLINE void StoreF32(Lanes::F x, float* p) { hn::StoreU(x, Lanes::D(), p); }
-
-HWY_INLINE uint32_t MaxOfLanes(Lanes::U x) { return hn::GetLane(hn::MaxOfLanes(Lanes::DU(), x)); }

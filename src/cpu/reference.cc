@@ -22,8 +22,8 @@ float* ScaleAt(float* scales, std::uint64_t group) {
   return scales == nullptr ? nullptr : scales + group;
 }
 
-float UpdateElement(const TensorTask& task, float w, float g, unsigned i, GroupMoments& moments) {
-  const core::StepScalars& h = task.scalars;
+float UpdateElement(const TensorTask& task, const scalar::LaneScalars<L>& h, float w, float g,
+                    unsigned i, GroupMoments& moments) {
   const float effective = scalar::EffectiveGradient<L>(h, w, g);
   switch (task.rule) {
     case KernelRule::kSgd:
@@ -54,6 +54,7 @@ void StepGroupReference(const TensorTask& task, std::uint64_t group) {
   float* second_scale = ScaleAt(task.second_scale, group);
   float* maximum_scale = ScaleAt(task.maximum_scale, group);
 
+  const scalar::LaneScalars<L> h(task.scalars);
   GroupMoments moments;
   if (HasFirst(task.rule)) DecodeFirst(task.codec, task.first, first_scale, span, moments.first);
   if (HasSecond(task.rule)) {
@@ -65,7 +66,7 @@ void StepGroupReference(const TensorTask& task, std::uint64_t group) {
   for (unsigned i = 0; i < span.size; ++i) {
     const std::uint64_t element = span.offset + i;
     const float g = LoadFloat(task.gradient, task.gradient_dtype, element);
-    const float w = UpdateElement(task, LoadMaster(weights, element), g, i, moments);
+    const float w = UpdateElement(task, h, LoadMaster(weights, element), g, i, moments);
     StoreMaster(weights, element, w, task.stochastic_weight ? &random : nullptr, i);
   }
   if (HasFirst(task.rule)) EncodeFirst(task.codec, task.first, first_scale, span, moments.first);

@@ -8,8 +8,8 @@
 
 namespace flashoptim::cpu {
 
-/// Steps group `group` of the tensor in `task` (counted from the tensor's own first group). The SIMD
-/// targets hand groups with non-finite values over to it, so it is right for all.
+/// Steps group `group` of the tensor in `task` (counted from the tensor's own first group). The
+/// SIMD targets hand groups with non-finite values over to it, so it is right for all.
 void StepGroupReference(const core::TensorTask& task, std::uint64_t group);
 
 /// Steps the groups [begin, end): the target `scalar`.

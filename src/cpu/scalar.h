@@ -29,6 +29,7 @@ struct Lanes {
   static U AndNot(U a, U b) { return ~a & b; }
   static U Or(U a, U b) { return a | b; }
   static U Xor(U a, U b) { return a ^ b; }
+  static U OrAnd(U a, U b, U c) { return a | (b & c); }
   template <int k>
   static U Shl(U x) {
     return x << k;

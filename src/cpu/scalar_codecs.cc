@@ -89,15 +89,14 @@ void DecodeSecondCodes(const void* data, const float* scale, Span span, float* m
   const bool flagged = (scale_bits & scalar::kScaleFlag) != 0;
   for (unsigned i = 0; i < span.size; ++i) {
     const unsigned code = static_cast<const std::uint8_t*>(data)[span.offset + i];
-    moment[i] = flagged && code == 0
-                    ? L::AsFloat(scalar::kInfinityBits)
-                    : Code::template Decode<L>(decoder, static_cast<float>(code));
+    moment[i] = flagged && code == 0 ? L::AsFloat(scalar::kInfinityBits)
+                                     : Code::template Decode<L>(decoder, static_cast<float>(code));
   }
 }
 
 template <class Code>
 void EncodeSecondCodes(void* data, float* scale, Span span, const float* moment,
-                  const GroupRandom* random, core::Purpose purpose) {
+                       const GroupRandom* random, core::Purpose purpose) {
   std::uint32_t max_bits = Code::kFloor;
   bool flagged = false;
   for (unsigned i = 0; i < span.size; ++i) {
@@ -110,8 +109,9 @@ void EncodeSecondCodes(void* data, float* scale, Span span, const float* moment,
   const std::uint32_t scale_bits = Code::ScaleBits(max_bits);
   const typename Code::template Encoder<L> encoder(scale_bits);
   for (unsigned i = 0; i < span.size; ++i) {
-    const std::uint32_t fixed = Code::template Encode<L>(
-        encoder, Code::template Measured<L>(moment[i]), random != nullptr ? random->Byte(purpose, i) : kNearestByte);
+    const std::uint32_t fixed =
+        Code::template FixedPoint<L>(encoder, Code::template Measured<L>(moment[i])) +
+        (random != nullptr ? random->Byte(purpose, i) : kNearestByte);
     static_cast<std::uint8_t*>(data)[span.offset + i] =
         IsFinite(moment[i]) ? static_cast<std::uint8_t>(fixed >> 8) : std::uint8_t{0};
   }

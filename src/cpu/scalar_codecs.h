@@ -1,5 +1,5 @@
-// Weights and moments of one group between memory and floats, one element at a time, with every special
-// case of docs/format.md. The scalar reference and the conversions are made of these.
+// Weights and moments of one group between memory and floats, one element at a time, with every
+// special case of docs/format.md. The scalar reference and the conversions are made of these.
 #ifndef FLASHOPTIM_CPU_SCALAR_CODECS_H_
 #define FLASHOPTIM_CPU_SCALAR_CODECS_H_
 
@@ -45,8 +45,8 @@ struct SplitWeights {
 /// Master weight of element i.
 float LoadMaster(const SplitWeights& weights, std::uint64_t i);
 
-/// Splits and stores the master weight of element i, at `position` of its group. Rounds to nearest if
-/// `random` is null.
+/// Splits and stores the master weight of element i, at `position` of its group. Rounds to nearest
+/// if `random` is null.
 void StoreMaster(const SplitWeights& weights, std::uint64_t i, float master,
                  const GroupRandom* random, unsigned position);
 

@@ -1,4 +1,5 @@
-// The SIMD targets: this file is compiled once per instruction set, through Highway's foreach_target.
+// The SIMD targets: this file is compiled once per instruction set, through Highway's
+// foreach_target.
 #include <bit>
 #include <cstdint>
 #include <cstring>
@@ -30,8 +31,12 @@ using core::TensorTask;
 #undef FLASHOPTIM_FN
 #define FLASHOPTIM_FN HWY_INLINE
 #include "core/formulas-inl.h"
-#include "cpu/highway_lanes-inl.h"
 #include "cpu/group_loop-inl.h"
+#include "cpu/highway_lanes-inl.h"
+#include "cpu/moments-inl.h"
+#include "cpu/padded_group-inl.h"
+#include "cpu/quads-inl.h"
+#include "cpu/weights-inl.h"
 
 }  // namespace flashoptim::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

@@ -46,7 +46,8 @@ const Target& ChosenTarget() {
   const Target* target = Choice().load(std::memory_order_acquire);
   if (target == nullptr) {
     const char* forced = std::getenv("FLASHOPTIM_CPU_TARGET");
-    target = forced != nullptr && *forced != '\0' ? &FindTarget(forced) : &SupportedTargets().front();
+    target =
+        forced != nullptr && *forced != '\0' ? &FindTarget(forced) : &SupportedTargets().front();
     Choice().store(target, std::memory_order_release);
   }
   return *target;

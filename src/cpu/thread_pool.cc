@@ -99,8 +99,8 @@ class Pool {
   std::vector<std::thread> threads_;
 };
 
-// The pool and the lock that a loop holds while it uses it. A forked child has neither the threads nor
-// a lock in a known state: it abandons both and makes its own.
+// The pool and the lock that a loop holds while it uses it. A forked child has neither the threads
+// nor a lock in a known state: it abandons both and makes its own.
 struct Shared {
   std::mutex mutex;
   Pool* pool = nullptr;

@@ -66,9 +66,7 @@ void JoinMasterWeights(const WeightStorage& source, std::uint64_t count, float* 
 
 void SplitMasterWeights(const float* master, std::uint64_t count, const WeightStorage& target) {
   const cpu::SplitWeights weights = Checked(target);
-  ForElements(count, [&](std::uint64_t i) {
-    cpu::StoreMaster(weights, i, master[i], nullptr, 0);
-  });
+  ForElements(count, [&](std::uint64_t i) { cpu::StoreMaster(weights, i, master[i], nullptr, 0); });
 }
 
 void DecodeMoments(Moment moment, Codec codec, const Geometry& geometry, const void* codes,

@@ -12,8 +12,8 @@
 namespace flashoptim {
 namespace {
 
-// Tensors of up to this many elements and at most one dimension stay in fp32: norms and biases, under
-// 0.1 % of a model.
+// Tensors of up to this many elements and at most one dimension stay in fp32: norms and biases,
+// under 0.1 % of a model.
 constexpr std::uint64_t kSmallVector = 65536;
 constexpr std::uint64_t kShortestQuantisedRow = 4;
 
@@ -25,7 +25,8 @@ std::string Join(std::span<const std::int64_t> values) {
   return text + "]";
 }
 
-// Dimensions from the innermost outwards; of two equal strides the earlier dimension is the outer one.
+// Dimensions from the innermost outwards; of two equal strides the earlier dimension is the outer
+// one.
 std::vector<std::size_t> MemoryOrder(std::span<const std::int64_t> strides) {
   std::vector<std::size_t> order(strides.size());
   std::iota(order.rbegin(), order.rend(), std::size_t{0});

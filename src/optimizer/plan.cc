@@ -64,8 +64,7 @@ struct Plan::Impl {
       }
     }
     for (std::size_t i = 0; i < tasks.size(); ++i) {
-      if (nonfinite[i] == 0 ||
-          groups[tensors[i].parameter_group].nonfinite != Nonfinite::kSkip) {
+      if (nonfinite[i] == 0 || groups[tensors[i].parameter_group].nonfinite != Nonfinite::kSkip) {
         continue;
       }
       tasks[i].gradient = nullptr;

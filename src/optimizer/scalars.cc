@@ -15,9 +15,8 @@ float DecayFactor(const Hyperparameters& h) {
       return static_cast<float>(1.0 - h.lr * h.weight_decay);
     case WeightDecay::kFullyDecoupled:
       // A scheduler that starts at lr 0 gives an initial_lr of 0; then there is no decay.
-      return h.initial_lr == 0.0
-                 ? 1.0F
-                 : static_cast<float>(1.0 - h.lr / h.initial_lr * h.weight_decay);
+      return h.initial_lr == 0.0 ? 1.0F
+                                 : static_cast<float>(1.0 - h.lr / h.initial_lr * h.weight_decay);
   }
   return 1.0F;
 }
@@ -61,8 +60,8 @@ void MakeStreamSeeds(std::uint64_t seed, std::uint64_t key, std::uint64_t step,
     stream_seed = ++purpose;
     for (const std::uint64_t word : {seed, key, step}) {
       for (const int shift : {0, 32}) {
-        stream_seed = scalar::FoldSeed<scalar::Lanes>(stream_seed,
-                                                      static_cast<std::uint32_t>(word >> shift));
+        stream_seed =
+            scalar::FoldSeed<scalar::Lanes>(stream_seed, static_cast<std::uint32_t>(word >> shift));
       }
     }
   }

@@ -10,7 +10,8 @@
 namespace flashoptim {
 
 /// The scalars of step `step` (1 for a tensor's first), computed in binary64 and rounded once.
-core::StepScalars MakeScalars(Rule rule, const Hyperparameters& hyperparameters, std::uint64_t step);
+core::StepScalars MakeScalars(Rule rule, const Hyperparameters& hyperparameters,
+                              std::uint64_t step);
 
 /// Fills seeds[purpose] for all purposes of the random stream.
 void MakeStreamSeeds(std::uint64_t seed, std::uint64_t key, std::uint64_t step,

@@ -31,7 +31,8 @@ void CheckFraction(const char* name, double value) {
 void CheckMoment(const TensorBinding& binding, const char* what, bool wanted, const void* codes,
                  const float* scale) {
   if (wanted != (codes != nullptr)) {
-    Fail("tensor '", binding.name, "': the ", what, wanted ? " is missing" : " is not used by the rule");
+    Fail("tensor '", binding.name, "': the ", what,
+         wanted ? " is missing" : " is not used by the rule");
   }
   const bool scaled = wanted && binding.codec != Codec::kNone;
   if (scaled != (scale != nullptr)) {

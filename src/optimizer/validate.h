@@ -1,4 +1,5 @@
-// Checks that happen before anything is written. Every error names the tensor, the value and a remedy.
+// Checks that happen before anything is written. Every error names the tensor, the value and a
+// remedy.
 #ifndef FLASHOPTIM_OPTIMIZER_VALIDATE_H_
 #define FLASHOPTIM_OPTIMIZER_VALIDATE_H_
 
