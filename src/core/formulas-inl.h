@@ -17,10 +17,13 @@
 //   MaxF(F, F)                      of two numbers
 //   Less(F, F) LessU(U, U)          conditions
 //   Select(M, F, F) SelectU(M, U, U)
+//
+// clang-format off: each header needs those before it
+#include "core/constants-inl.h"
+#include "core/random-inl.h"
+#include "core/weight_split-inl.h"
 #include "core/codec_none-inl.h"
 #include "core/codec_root-inl.h"
 #include "core/codec_softsign-inl.h"
-#include "core/constants-inl.h"
-#include "core/random-inl.h"
 #include "core/rules-inl.h"
-#include "core/weight_split-inl.h"
+// clang-format on

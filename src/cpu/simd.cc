@@ -30,13 +30,15 @@ using core::TensorTask;
 
 #undef FLASHOPTIM_FN
 #define FLASHOPTIM_FN HWY_INLINE
+// clang-format off: each header needs those before it
 #include "core/formulas-inl.h"
-#include "cpu/group_loop-inl.h"
 #include "cpu/highway_lanes-inl.h"
-#include "cpu/moments-inl.h"
-#include "cpu/padded_group-inl.h"
 #include "cpu/quads-inl.h"
 #include "cpu/weights-inl.h"
+#include "cpu/moments-inl.h"
+#include "cpu/padded_group-inl.h"
+#include "cpu/group_loop-inl.h"
+// clang-format on
 
 }  // namespace flashoptim::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
