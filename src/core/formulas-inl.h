@@ -18,7 +18,8 @@
 //   Less(F, F) LessU(U, U)          conditions
 //   Select(M, F, F) SelectU(M, U, U)
 //
-// clang-format off: each header needs those before it
+// Each header needs those before it.
+// clang-format off
 #include "core/constants-inl.h"
 #include "core/random-inl.h"
 #include "core/weight_split-inl.h"

@@ -30,7 +30,8 @@ using core::TensorTask;
 
 #undef FLASHOPTIM_FN
 #define FLASHOPTIM_FN HWY_INLINE
-// clang-format off: each header needs those before it
+// Each header needs those before it.
+// clang-format off
 #include "core/formulas-inl.h"
 #include "cpu/highway_lanes-inl.h"
 #include "cpu/quads-inl.h"
