@@ -26,7 +26,7 @@ target_compile_options(
 target_compile_options(
   flashoptim_flags
   INTERFACE
-    "$<$<COMPILE_LANGUAGE:CUDA>:--std=c++20;--fmad=false;--prec-div=true;--prec-sqrt=true;--ftz=false>"
+    "$<$<COMPILE_LANGUAGE:CUDA>:--std=c++20;--expt-relaxed-constexpr;--fmad=false;--prec-div=true;--prec-sqrt=true;--ftz=false>"
     "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-ffp-contract=off,-Wall,-Wextra>")
 
 if(FLASHOPTIM_WERROR)

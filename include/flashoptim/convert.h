@@ -34,7 +34,7 @@ void SplitMasterWeights(const float* master, std::uint64_t count, const WeightSt
 void DecodeMoments(Moment moment, Codec codec, const Geometry& geometry, const void* codes,
                    const float* scales, float* values);
 
-/// Codes and scales of a whole tensor of fp32 moments. Second moments below 2^-120 count as 2^-120.
+/// Codes and scales of a whole tensor of fp32 moments. Second moments below 2^-100 count as 2^-100.
 /// Decoding and encoding again gives the same bytes.
 void EncodeMoments(Moment moment, Codec codec, const Geometry& geometry, const float* values,
                    void* codes, float* scales);

@@ -88,11 +88,14 @@ class Plan {
   /// range.
   void SetGradient(std::size_t i, Gradient gradient);
 
-  /// Steps every tensor that has a gradient and counts its step. Allocates nothing. `stream` is the
-  /// CUDA stream for tensors on a GPU. Throws std::runtime_error before anything is written if a
-  /// gradient is not finite and its group's policy is kError.
-  /// Returns the number of tensors left untouched by kSkip.
-  std::uint64_t Step(void* stream = nullptr);
+  /// Sets the CUDA stream on which the tensors of a GPU are stepped; the default stream until then.
+  void SetStream(std::int32_t device_index, void* stream);
+
+  /// Steps every tensor that has a gradient and counts its step. Allocates nothing; on a GPU it
+  /// only enqueues, unless a policy of non-finite gradients has to look at them first. Throws
+  /// std::runtime_error before anything is written if a gradient is not finite and its group's
+  /// policy is kError. Returns the number of tensors left untouched by kSkip.
+  std::uint64_t Step();
 
  private:
   struct Impl;

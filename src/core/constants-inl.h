@@ -7,10 +7,10 @@ constexpr uint32_t kCanonicalNan = 0x7fc00000U;
 
 constexpr uint32_t kScaleFlag = 1U;                      // section 6
 constexpr uint32_t kFirstScaleFloor = 0x1b800000U;       // 2^-72, sections 5.1 and 7
-constexpr uint32_t kSecondScaleFloor = 0x03800000U;      // 2^-120, section 7
-constexpr uint32_t kSecondRootScaleFloor = 0x21800000U;  // 2^-60: softsign keeps roots of v
-constexpr float kSecondMomentFloor = 0x1p-120F;          // section 8.1
-constexpr uint32_t kFirstMomentFlush = 0x03800000U;      // 2^-120, section 5.3
+constexpr uint32_t kSecondScaleFloor = 0x0d800000U;      // 2^-100, section 7
+constexpr uint32_t kSecondRootScaleFloor = 0x26800000U;  // 2^-50: softsign keeps roots of v
+constexpr float kSecondMomentFloor = 0x1p-100F;          // section 8.1
+constexpr uint32_t kFirstMomentFlush = 0x0d800000U;      // 2^-100, section 5.3
 
 // Adding one of these to a small float leaves round-to-nearest-even of it in the low bits of the
 // image: the integer for 1.5 * 2^23, 8 binary places for 2^15.

@@ -1,8 +1,14 @@
-// The CUDA backend. `backend.cu` implements it, or `no_cuda.cpp` in builds without CUDA.
+// The CUDA backend. `backend.cc` and the kernels implement it, or `no_cuda.cpp` in builds without
+// CUDA.
 #ifndef FLASHOPTIM_CUDA_BACKEND_H_
 #define FLASHOPTIM_CUDA_BACKEND_H_
 
+#include <cstdint>
+#include <memory>
+#include <span>
 #include <string>
+
+#include "core/tensor_task.h"
 
 namespace flashoptim::cuda {
 
@@ -11,6 +17,28 @@ bool Available();
 
 /// Why or why not, in a sentence.
 std::string Status();
+
+/// Steps tensors of one GPU. Everything that it needs is allocated when it is made.
+class Stepper {
+ public:
+  Stepper() = default;
+  virtual ~Stepper() = default;
+  Stepper(const Stepper&) = delete;
+  Stepper& operator=(const Stepper&) = delete;
+
+  /// Enqueues the step of every task that has a gradient: one launch per form of tensor and 196
+  /// tensors. Neither allocates nor waits. Throws std::runtime_error if a launch is refused.
+  virtual void Step(std::span<const core::TensorTask> tasks, void* stream) = 0;
+
+  /// Sets flags[i] to 1 if the gradient of task i holds NaN or an infinity, else to 0. Waits for
+  /// the stream.
+  virtual void FindNonfinite(std::span<const core::TensorTask> tasks, void* stream,
+                             std::span<std::uint8_t> flags) = 0;
+};
+
+/// A stepper for at most `tensors` tensors on a device. Throws std::runtime_error where there is
+/// none.
+std::unique_ptr<Stepper> MakeStepper(int device, std::size_t tensors);
 
 }  // namespace flashoptim::cuda
 

@@ -1,3 +1,5 @@
+#include <stdexcept>
+
 #include "cuda/backend.h"
 
 namespace flashoptim::cuda {
@@ -5,5 +7,10 @@ namespace flashoptim::cuda {
 bool Available() { return false; }
 
 std::string Status() { return "this build of flashoptim has no CUDA kernels"; }
+
+std::unique_ptr<Stepper> MakeStepper(int /*device*/, std::size_t /*tensors*/) {
+  throw std::runtime_error(Status() +
+                           "; keep the parameters on the CPU or build with FLASHOPTIM_CUDA=ON");
+}
 
 }  // namespace flashoptim::cuda

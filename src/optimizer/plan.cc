@@ -1,11 +1,13 @@
 #include "flashoptim/plan.h"
 
+#include <algorithm>
 #include <stdexcept>
 #include <string>
 #include <utility>
 
 #include "core/tensor_task.h"
 #include "cpu/backend.h"
+#include "cuda/backend.h"
 #include "optimizer/scalars.h"
 #include "optimizer/validate.h"
 
@@ -32,59 +34,109 @@ core::TensorTask MakeTask(Rule rule, const TensorBinding& binding) {
   return task;
 }
 
+// The tensors of one device.
+struct Part {
+  DeviceType device_type;
+  std::int32_t device_index;
+  std::vector<std::size_t> members;  // of the plan
+  std::vector<core::TensorTask> tasks;
+  std::vector<std::uint8_t> nonfinite;
+  std::vector<cpu::Chunk> chunks;          // on the CPU
+  std::unique_ptr<cuda::Stepper> stepper;  // on a GPU
+  void* stream = nullptr;
+
+  void Finish() {
+    nonfinite.resize(tasks.size());
+    if (device_type == DeviceType::kCpu) {
+      chunks = cpu::MakeChunks(tasks);
+    } else {
+      stepper = cuda::MakeStepper(device_index, tasks.size());
+    }
+  }
+
+  void FindNonfinite() {
+    if (device_type == DeviceType::kCpu) {
+      cpu::FindNonfinite(tasks, chunks, nonfinite);
+    } else {
+      stepper->FindNonfinite(tasks, stream, nonfinite);
+    }
+  }
+
+  void Step() {
+    if (device_type == DeviceType::kCpu) {
+      cpu::Step(tasks, chunks);
+    } else {
+      stepper->Step(tasks, stream);
+    }
+  }
+};
+
 }  // namespace
 
 struct Plan::Impl {
   Rule rule;
   std::vector<TensorBinding> tensors;
   std::vector<Hyperparameters> groups;
-  std::vector<core::TensorTask> tasks;
-  std::vector<cpu::Chunk> chunks;
-  std::vector<std::uint8_t> nonfinite;
+  std::vector<Part> parts;
+  std::vector<core::TensorTask*> tasks;  // of each tensor, in its part
+
+  const Hyperparameters& GroupOf(std::size_t tensor) const {
+    return groups[tensors[tensor].parameter_group];
+  }
 
   bool AnyPolicyOtherThanPropagate() const {
-    for (const Hyperparameters& group : groups) {
-      if (group.nonfinite != Nonfinite::kPropagate) return true;
-    }
-    return false;
+    return std::any_of(groups.begin(), groups.end(), [](const Hyperparameters& group) {
+      return group.nonfinite != Nonfinite::kPropagate;
+    });
   }
 
   // Applies the policies: throws, or takes the gradients of skipped tensors away.
   std::uint64_t ApplyNonfinitePolicies() {
-    cpu::FindNonfinite(tasks, chunks, nonfinite);
+    for (Part& part : parts) part.FindNonfinite();
+    const auto for_policy = [&](Nonfinite policy, const auto& action) {
+      for (const Part& part : parts) {
+        for (std::size_t i = 0; i < part.members.size(); ++i) {
+          const std::size_t tensor = part.members[i];
+          if (part.nonfinite[i] != 0 && GroupOf(tensor).nonfinite == policy) action(tensor);
+        }
+      }
+    };
+    for_policy(Nonfinite::kError, [&](std::size_t tensor) {
+      throw std::runtime_error("the gradient of '" + tensors[tensor].name +
+                               "' holds NaN or an infinity; nothing was updated. Lower the "
+                               "learning rate or clip gradients, or choose nonfinite='skip' or "
+                               "'propagate'");
+    });
     std::uint64_t skipped = 0;
-    for (std::size_t i = 0; i < tasks.size(); ++i) {
-      if (nonfinite[i] == 0) continue;
-      const Nonfinite policy = groups[tensors[i].parameter_group].nonfinite;
-      if (policy == Nonfinite::kError) {
-        throw std::runtime_error("the gradient of '" + tensors[i].name +
-                                 "' holds NaN or an infinity; nothing was updated. Lower the "
-                                 "learning rate or clip gradients, or choose nonfinite='skip' or "
-                                 "'propagate'");
-      }
-    }
-    for (std::size_t i = 0; i < tasks.size(); ++i) {
-      if (nonfinite[i] == 0 || groups[tensors[i].parameter_group].nonfinite != Nonfinite::kSkip) {
-        continue;
-      }
-      tasks[i].gradient = nullptr;
+    for_policy(Nonfinite::kSkip, [&](std::size_t tensor) {
+      tasks[tensor]->gradient = nullptr;
       ++skipped;
-    }
+    });
     return skipped;
   }
 
   void PrepareScalars() {
     for (std::size_t i = 0; i < tasks.size(); ++i) {
-      core::TensorTask& task = tasks[i];
+      core::TensorTask& task = *tasks[i];
       if (task.gradient == nullptr) continue;
       const TensorBinding& tensor = tensors[i];
-      const Hyperparameters& group = groups[tensor.parameter_group];
+      const Hyperparameters& group = GroupOf(i);
       const auto step = static_cast<std::uint64_t>(*tensor.step) + 1;
       task.scalars = MakeScalars(rule, group, step);
       MakeStreamSeeds(group.seed, tensor.stream_key, step, task.stream_seeds);
       task.nesterov = group.nesterov;
       task.stochastic_weight = group.stochastic_rounding;
     }
+  }
+
+  Part& PartOf(const TensorBinding& tensor) {
+    for (Part& part : parts) {
+      if (part.device_type == tensor.device_type && part.device_index == tensor.device_index) {
+        return part;
+      }
+    }
+    parts.push_back({tensor.device_type, tensor.device_index, {}, {}, {}, {}, nullptr, nullptr});
+    return parts.back();
   }
 };
 
@@ -94,10 +146,18 @@ Plan::Plan(Rule rule, std::vector<TensorBinding> tensors, std::uint32_t paramete
   impl_->rule = rule;
   impl_->tensors = std::move(tensors);
   impl_->groups.resize(parameter_groups);
-  impl_->tasks.reserve(impl_->tensors.size());
-  for (const TensorBinding& tensor : impl_->tensors) impl_->tasks.push_back(MakeTask(rule, tensor));
-  impl_->chunks = cpu::MakeChunks(impl_->tasks);
-  impl_->nonfinite.resize(impl_->tensors.size());
+  for (std::size_t i = 0; i < impl_->tensors.size(); ++i) {
+    Part& part = impl_->PartOf(impl_->tensors[i]);
+    part.members.push_back(i);
+    part.tasks.push_back(MakeTask(rule, impl_->tensors[i]));
+  }
+  impl_->tasks.resize(impl_->tensors.size());
+  for (Part& part : impl_->parts) {
+    part.Finish();
+    for (std::size_t i = 0; i < part.members.size(); ++i) {
+      impl_->tasks[part.members[i]] = &part.tasks[i];
+    }
+  }
 }
 
 Plan::~Plan() = default;
@@ -126,17 +186,25 @@ void Plan::SetGradient(std::size_t i, Gradient gradient) {
     throw std::invalid_argument("tensor " + std::to_string(i) + " of " +
                                 std::to_string(impl_->tasks.size()));
   }
-  impl_->tasks[i].gradient = gradient.data;
-  impl_->tasks[i].gradient_dtype = gradient.dtype;
+  impl_->tasks[i]->gradient = gradient.data;
+  impl_->tasks[i]->gradient_dtype = gradient.dtype;
 }
 
-std::uint64_t Plan::Step(void* /*stream*/) {
+void Plan::SetStream(std::int32_t device_index, void* stream) {
+  for (Part& part : impl_->parts) {
+    if (part.device_type == DeviceType::kCuda && part.device_index == device_index) {
+      part.stream = stream;
+    }
+  }
+}
+
+std::uint64_t Plan::Step() {
   const std::uint64_t skipped =
       impl_->AnyPolicyOtherThanPropagate() ? impl_->ApplyNonfinitePolicies() : 0;
   impl_->PrepareScalars();
-  cpu::Step(impl_->tasks, impl_->chunks);
+  for (Part& part : impl_->parts) part.Step();
   for (std::size_t i = 0; i < impl_->tasks.size(); ++i) {
-    if (impl_->tasks[i].gradient != nullptr) *impl_->tensors[i].step += 1.0F;
+    if (impl_->tasks[i]->gradient != nullptr) *impl_->tensors[i].step += 1.0F;
   }
   return skipped;
 }

@@ -86,7 +86,9 @@ void CheckBinding(Rule rule, const TensorBinding& binding, std::uint32_t paramet
 
 void CheckMomentsAgainst(const Hyperparameters& hyperparameters, Rule rule,
                          const TensorBinding& binding) {
-  if (rule == Rule::kSgd && hyperparameters.momentum != 0.0 && binding.first_moment == nullptr) {
+  const bool empty = binding.rows == 0 || binding.row_length == 0;  // an empty buffer has no address
+  if (rule == Rule::kSgd && hyperparameters.momentum != 0.0 && binding.first_moment == nullptr &&
+      !empty) {
     Fail("tensor '", binding.name, "': momentum is ", hyperparameters.momentum,
          " but there is no momentum buffer; make the plan with one");
   }

@@ -1,0 +1,7 @@
+#include "cuda/kernel_set.cuh"
+
+namespace flashoptim::cuda {
+
+KernelsByForm AdamKernels() { return MakeKernels<KernelRule::kAdam>(); }
+
+}  // namespace flashoptim::cuda

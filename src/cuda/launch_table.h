@@ -1,0 +1,37 @@
+// What one kernel launch works on: a table of tensors in the kernel's parameters, so that nothing
+// has to be copied to the device before a step.
+#ifndef FLASHOPTIM_CUDA_LAUNCH_TABLE_H_
+#define FLASHOPTIM_CUDA_LAUNCH_TABLE_H_
+
+#include <cstdint>
+
+#include "core/tensor_task.h"
+
+namespace flashoptim::cuda {
+
+/// Shape of a launch. Figures are of one H200 (docs/performance.md).
+struct LaunchPolicy {
+  static constexpr unsigned kThreads = 256;  ///< of a block
+  static constexpr unsigned kBlocksPerSm =
+      4;                                    ///< 64 registers a thread, room for what is read ahead
+  static constexpr unsigned kElements = 8;  ///< of a thread at a time: 16-byte loads of weights
+  static constexpr unsigned kThreadsPerGroup = kGroupSize / kElements;
+  static constexpr unsigned kGroupsPerPass = kThreads / kThreadsPerGroup;  ///< of a block at a time
+  static constexpr unsigned kPasses = 2;  ///< of a block, which in each reads ahead for the next
+  static constexpr unsigned kGroupsPerBlock = kGroupsPerPass * kPasses;
+};
+
+/// Tensors of one launch. Kernel parameters may take 32,764 bytes (CUDA 12.1, compute
+/// capability 7.0).
+inline constexpr unsigned kTableCapacity = 196;
+
+struct LaunchTable {
+  std::uint32_t count;
+  std::uint32_t first_block[kTableCapacity];  ///< of each tensor; blocks are handed out in order
+  core::TensorTask tasks[kTableCapacity];
+};
+static_assert(sizeof(LaunchTable) <= 32764);
+
+}  // namespace flashoptim::cuda
+
+#endif  // FLASHOPTIM_CUDA_LAUNCH_TABLE_H_

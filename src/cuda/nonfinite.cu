@@ -1,0 +1,29 @@
+#include "cuda/kernels.h"
+#include "cuda/step_kernel.cuh"
+
+namespace flashoptim::cuda {
+namespace {
+
+__global__ void __launch_bounds__(LaunchPolicy::kThreads)
+    MarkNonfinite(const __grid_constant__ LaunchTable table, std::uint8_t* flags) {
+  const unsigned tensor = TensorOfBlock(table);
+  const TensorTask& task = table.tasks[tensor];
+  const BlockRange range(task, FirstGroup(table, tensor));
+  bool finite = true;
+  for (std::uint64_t i = range.begin; range.WarpHasWork(i); i += kElementsPerPass) {
+    Values g;
+    LoadGradients(task, PartOf(task, range.Clamped(i) / kGroupSize, i < range.end), g);
+    FLASHOPTIM_FOR_ELEMENTS { finite &= IsFinite(g[k]); }
+  }
+  if (!finite) flags[tensor] = 1;
+}
+
+}  // namespace
+
+void FindNonfiniteKernel(const LaunchTable& table, std::uint32_t blocks, std::uint8_t* flags,
+                         void* stream) {
+  MarkNonfinite<<<blocks, LaunchPolicy::kThreads, 0, static_cast<cudaStream_t>(stream)>>>(table,
+                                                                                          flags);
+}
+
+}  // namespace flashoptim::cuda
