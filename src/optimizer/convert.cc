@@ -13,7 +13,8 @@ namespace {
 
 constexpr std::uint64_t kGroupsPerTask = 1024;
 
-cpu::SplitWeights Checked(const WeightStorage& storage) {
+// An empty tensor needs no addresses.
+cpu::SplitWeights Checked(const WeightStorage& storage, std::uint64_t count) {
   const bool corrected = storage.correction_bits != 0;
   if (storage.correction_bits != 0 && storage.correction_bits != 8 &&
       storage.correction_bits != 16) {
@@ -23,7 +24,7 @@ cpu::SplitWeights Checked(const WeightStorage& storage) {
   if (corrected && storage.dtype == DType::kFloat32) {
     throw std::invalid_argument("an fp32 weight takes no correction");
   }
-  if (corrected != (storage.correction != nullptr)) {
+  if (count != 0 && corrected != (storage.correction != nullptr)) {
     throw std::invalid_argument(corrected ? "the correction is missing"
                                           : "the correction must be null with correction_bits 0");
   }
@@ -50,8 +51,8 @@ void ForElements(std::uint64_t count, const Body& body) {
   });
 }
 
-void CheckScales(Codec codec, const float* scales) {
-  if ((codec == Codec::kNone) != (scales == nullptr)) {
+void CheckScales(Codec codec, const Geometry& geometry, const float* scales) {
+  if (geometry.rows != 0 && (codec == Codec::kNone) != (scales == nullptr)) {
     throw std::invalid_argument(scales == nullptr ? "the scales are missing"
                                                   : "codec none takes no scales");
   }
@@ -60,18 +61,18 @@ void CheckScales(Codec codec, const float* scales) {
 }  // namespace
 
 void JoinMasterWeights(const WeightStorage& source, std::uint64_t count, float* master) {
-  const cpu::SplitWeights weights = Checked(source);
+  const cpu::SplitWeights weights = Checked(source, count);
   ForElements(count, [&](std::uint64_t i) { master[i] = cpu::LoadMaster(weights, i); });
 }
 
 void SplitMasterWeights(const float* master, std::uint64_t count, const WeightStorage& target) {
-  const cpu::SplitWeights weights = Checked(target);
+  const cpu::SplitWeights weights = Checked(target, count);
   ForElements(count, [&](std::uint64_t i) { cpu::StoreMaster(weights, i, master[i], nullptr, 0); });
 }
 
 void DecodeMoments(Moment moment, Codec codec, const Geometry& geometry, const void* codes,
                    const float* scales, float* values) {
-  CheckScales(codec, scales);
+  CheckScales(codec, geometry, scales);
   ForGroups(geometry.rows * geometry.groups_per_row, [&](std::uint64_t group) {
     const cpu::Span span = cpu::GroupSpan(geometry.row_length, group);
     const float* scale = scales == nullptr ? nullptr : scales + group;
@@ -82,7 +83,7 @@ void DecodeMoments(Moment moment, Codec codec, const Geometry& geometry, const v
 
 void EncodeMoments(Moment moment, Codec codec, const Geometry& geometry, const float* values,
                    void* codes, float* scales) {
-  CheckScales(codec, scales);
+  CheckScales(codec, geometry, scales);
   ForGroups(geometry.rows * geometry.groups_per_row, [&](std::uint64_t group) {
     const cpu::Span span = cpu::GroupSpan(geometry.row_length, group);
     float* scale = scales == nullptr ? nullptr : scales + group;

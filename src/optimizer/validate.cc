@@ -28,6 +28,9 @@ void CheckFraction(const char* name, double value) {
   if (!(value >= 0.0 && value < 1.0)) Fail(name, " must be in [0, 1), not ", value);
 }
 
+// Tensors without elements need no addresses.
+bool IsEmpty(const TensorBinding& binding) { return binding.rows == 0 || binding.row_length == 0; }
+
 void CheckMoment(const TensorBinding& binding, const char* what, bool wanted, const void* codes,
                  const float* scale) {
   if (wanted != (codes != nullptr)) {
@@ -62,8 +65,7 @@ void CheckBinding(Rule rule, const TensorBinding& binding, std::uint32_t paramet
     Fail(tensor, "parameter group ", binding.parameter_group, " of ", parameter_groups);
   }
   if (binding.step == nullptr) Fail(tensor, "the step count is missing");
-  const bool empty = binding.rows == 0 || binding.row_length == 0;
-  if (!empty && binding.weight == nullptr) Fail(tensor, "the weight is missing");
+  if (!IsEmpty(binding) && binding.weight == nullptr) Fail(tensor, "the weight is missing");
   if (binding.correction_bits != 0 && binding.correction_bits != 8 &&
       binding.correction_bits != 16) {
     Fail(tensor, "correction_bits must be 0, 8 or 16, not ", binding.correction_bits);
@@ -71,7 +73,7 @@ void CheckBinding(Rule rule, const TensorBinding& binding, std::uint32_t paramet
   if (binding.weight_dtype == DType::kFloat32 && binding.correction_bits != 0) {
     Fail(tensor, "an fp32 weight takes no correction");
   }
-  if (empty) return;
+  if (IsEmpty(binding)) return;
   if ((binding.correction_bits != 0) != (binding.correction != nullptr)) {
     Fail(tensor, "the correction is ", binding.correction == nullptr ? "missing" : "not used");
   }
@@ -86,9 +88,8 @@ void CheckBinding(Rule rule, const TensorBinding& binding, std::uint32_t paramet
 
 void CheckMomentsAgainst(const Hyperparameters& hyperparameters, Rule rule,
                          const TensorBinding& binding) {
-  const bool empty = binding.rows == 0 || binding.row_length == 0;  // an empty buffer has no address
   if (rule == Rule::kSgd && hyperparameters.momentum != 0.0 && binding.first_moment == nullptr &&
-      !empty) {
+      !IsEmpty(binding)) {
     Fail("tensor '", binding.name, "': momentum is ", hyperparameters.momentum,
          " but there is no momentum buffer; make the plan with one");
   }
