@@ -50,10 +50,11 @@ def linear(x: Tensor, weight: Tensor) -> Tensor:
     return F.linear(x, weight.to(x.dtype))
 
 
-def rotary_tables(context: int, head_width: int) -> tuple[Tensor, Tensor]:
-    """Cosines and sines of the rotation angles, each ``[context, head_width / 2]``."""
-    frequency = 10000.0 ** (-torch.arange(0, head_width, 2, dtype=torch.float32) / head_width)
-    angle = torch.arange(context, dtype=torch.float32)[:, None] * frequency[None, :]
+def rotary_tables(time: int, head_width: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Cosines and sines of the rotation angles, each float32 ``[time, head_width / 2]``."""
+    exponent = torch.arange(0, head_width, 2, dtype=torch.float32, device=device) / head_width
+    position = torch.arange(time, dtype=torch.float32, device=device)
+    angle = position[:, None] * 10000.0 ** -exponent[None, :]
     return angle.cos(), angle.sin()
 
 
@@ -93,18 +94,12 @@ class Block(nn.Module):
 class GPT(nn.Module):
     """The network; ``forward`` returns the mean cross-entropy in nats per token."""
 
-    cos: Tensor
-    sin: Tensor
-
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
         self.config = config
         self.embedding = nn.Embedding(config.vocabulary, config.width)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
         self.norm = LayerNorm(config.width)
-        cos, sin = rotary_tables(config.context, config.width // config.heads)
-        self.register_buffer("cos", cos, persistent=False)
-        self.register_buffer("sin", sin, persistent=False)
         self._initialise()
 
     def _initialise(self) -> None:
@@ -117,8 +112,9 @@ class GPT(nn.Module):
 
     def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
         """``tokens`` and ``targets`` are int64 ``[batch, time]``; the result is a scalar."""
-        time = tokens.shape[1]
-        cos, sin = self.cos[:time], self.sin[:time]
+        # Made anew each time: as buffers they would be cast along with the weights.
+        head_width = self.config.width // self.config.heads
+        cos, sin = rotary_tables(tokens.shape[1], head_width, tokens.device)
         x = self.embedding(tokens).float()
         for block in self.blocks:
             x = block(x, cos, sin)

@@ -7,10 +7,10 @@ import os
 import platform
 import statistics
 from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import flashoptim_cpp
 import torch
 from measure import Memory, cpu_name
 from train import History, Settings
@@ -119,7 +119,7 @@ def summary(
         "versions": {
             "python": platform.python_version(),
             "torch": torch.__version__,
-            "flashoptim_cpp": flash_version(),
+            "flashoptim_cpp": flashoptim_cpp.__version__,
         },
         "seconds": round(seconds, 1),
     }
@@ -128,14 +128,6 @@ def summary(
 def device_name(device: torch.device) -> str:
     """The GPU's name, or "cpu"."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
-
-
-def flash_version() -> str:
-    """The installed version of the package."""
-    try:
-        return version("flashoptim_cpp")
-    except PackageNotFoundError:
-        return "not installed as a distribution"
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:

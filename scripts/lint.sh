@@ -47,9 +47,15 @@ common_hash() {
     LC_ALL=C sort | xargs sha256sum
 }
 
+# The build that compiles a file.
+build_of() { if [[ "$1" == bindings/* ]]; then echo build/python; else echo build/dev; fi; }
+
+# Is it compiled there at all? What only the CUDA presets build is judged by nvcc's warnings.
+compiled() { grep -qF "\"$PWD/$1\"" "$(build_of "$1")/compile_commands.json"; }
+
 tidy_one() {
-  local file="$1" common="$2" build=build/dev stamp output
-  if [[ "$file" == bindings/* ]]; then build=build/python; fi
+  local file="$1" common="$2" build stamp output
+  build="$(build_of "$file")"
   stamp="$cache/$(printf '%s' "$common" | cat - "$file" | sha256sum | cut -c1-32)"
   if [ -e "$stamp" ]; then return 0; fi
   if output="$(clang-tidy -p "$build" --quiet "$file" 2>&1)"; then
@@ -65,9 +71,9 @@ tidy() {
   mkdir -p "$cache"
   common="$(common_hash | sha256sum)"
   while read -r file; do
-    if [[ " ${tidy_skip[*]-} " != *" $file "* ]]; then sources+=("$file"); fi
+    if [[ " ${tidy_skip[*]-} " != *" $file "* ]] && compiled "$file"; then sources+=("$file"); fi
   done < <(files 'src/*.cc' 'src/*.cpp' 'bindings/*.cc' 'tests/cpp/*.cc')
-  export -f tidy_one
+  export -f build_of tidy_one
   export cache
   printf '%s\n' "${sources[@]}" |
     xargs -P "$jobs" -I{} bash -c 'tidy_one "$1" "$2"' _ {} "$common"

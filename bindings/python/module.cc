@@ -14,6 +14,7 @@
 #include "flashoptim/plan.h"
 #include "flashoptim/runtime.h"
 #include "flashoptim/types.h"
+#include "tensor_reader.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -44,17 +45,9 @@ Geometry GeometryFromPython(const std::vector<std::int64_t>& sizes,
   return GeometryOf(sizes, strides);
 }
 
-std::uint64_t StepPlan(Plan& plan, const nb::list& addresses, const nb::list& dtypes,
-                       std::uintptr_t stream) {
-  if (addresses.size() != plan.size() || dtypes.size() != plan.size()) {
-    throw nb::value_error("a step needs one gradient address and one dtype per tensor");
-  }
-  for (std::size_t i = 0; i < plan.size(); ++i) {
-    plan.SetGradient(i, {Pointer<>(nb::cast<std::uintptr_t>(addresses[i])),
-                         static_cast<DType>(nb::cast<std::uint8_t>(dtypes[i]))});
-  }
+std::uint64_t StepPlan(Plan& plan) {
   const nb::gil_scoped_release release;
-  return plan.Step(Pointer<>(stream));
+  return plan.Step();
 }
 
 void BindEnumerations(nb::module_& m) {
@@ -108,7 +101,7 @@ void BindLayout(nb::module_& m) {
 }
 
 void BindRuntime(nb::module_& m) {
-  m.attr("__version__") = Version();
+  m.def("version", &Version, "The library's version.");
   m.def("cpu_targets", &CpuTargets, "Instruction sets that this machine can run, best first.");
   m.def("cpu_target", &CpuTarget,
         "The one in use. FLASHOPTIM_CPU_TARGET forces one; ValueError if it cannot run here.");
@@ -171,10 +164,39 @@ void BindPlan(nb::module_& m) {
       .def("__len__", &Plan::size)
       .def("set_hyperparameters", &Plan::SetHyperparameters, "parameter_group"_a,
            "hyperparameters"_a)
-      .def("step", &StepPlan, "addresses"_a, "dtypes"_a, "stream"_a = 0,
-           "Steps every tensor whose gradient address is not 0; dtypes are DType values as ints. "
-           "Returns the number of tensors that nonfinite='skip' left alone. RuntimeError before "
-           "anything is written if nonfinite='error' finds a gradient that is not finite.");
+      .def(
+          "set_stream",
+          [](Plan& plan, std::int32_t device_index, std::uintptr_t stream) {
+            plan.SetStream(device_index, Pointer<>(stream));
+          },
+          "device_index"_a, "stream"_a,
+          "Sets the CUDA stream, as an int, on which the tensors of a GPU are stepped.")
+      .def(
+          "set_gradient",
+          [](Plan& plan, std::size_t tensor, std::uintptr_t address, DType dtype) {
+            plan.SetGradient(tensor, {Pointer<>(address), dtype});
+          },
+          "tensor"_a, "address"_a, "dtype"_a,
+          "Sets a tensor's gradient for the steps that follow; address 0: none.")
+      .def("step", &StepPlan,
+           "Steps every tensor that has a gradient. Returns the number of tensors that "
+           "nonfinite='skip' left alone. RuntimeError before anything is written if "
+           "nonfinite='error' finds a gradient that is not finite.");
+
+  nb::class_<TensorSnapshot>(m, "TensorSnapshot", "What tensors were when a plan was made.");
+  nb::class_<TensorReader>(m, "TensorReader",
+                           "Reads torch tensors through DLPack's C functions (tensor_reader.h).")
+      .def(nb::init<nb::handle>(), "tensor_type"_a,
+           "TypeError if the type does not offer them (torch before 2.10).")
+      .def("snapshot", &TensorReader::Snapshot, "parameters"_a, "state"_a,
+           "What parameters and all tensors in an optimizer's state are now.")
+      .def("holds",
+           nb::overload_cast<const TensorSnapshot&, const nb::list&, const nb::dict&>(
+               &TensorReader::Holds, nb::const_),
+           "snapshot"_a, "parameters"_a, "state"_a, "Whether a snapshot still holds.")
+      .def("read_gradients", &TensorReader::ReadGradients, "plan"_a, "parameters"_a, "stepped"_a,
+           "Sets the plan's gradients from parameters; appends those with a gradient to `stepped` "
+           "and returns the indices of gradients that it could not read in place.");
 }
 
 void BindConversions(nb::module_& m) {
@@ -224,6 +246,8 @@ void BindConversions(nb::module_& m) {
 }  // namespace flashoptim
 
 NB_MODULE(_C, m) {
+  // Objects that live as long as the interpreter are no leaks.
+  nanobind::set_leak_warnings(false);
   m.doc() = "Native part of flashoptim_cpp.";
   flashoptim::BindEnumerations(m);
   flashoptim::BindLayout(m);

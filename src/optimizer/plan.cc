@@ -7,6 +7,7 @@
 
 #include "core/tensor_task.h"
 #include "cpu/backend.h"
+#include "cpu/float_environment.h"
 #include "cuda/backend.h"
 #include "optimizer/scalars.h"
 #include "optimizer/validate.h"
@@ -124,6 +125,10 @@ struct Plan::Impl {
       const auto step = static_cast<std::uint64_t>(*tensor.step) + 1;
       task.scalars = MakeScalars(rule, group, step);
       MakeStreamSeeds(group.seed, tensor.stream_key, step, task.stream_seeds);
+      if (rule == Rule::kSgd) {
+        // Without momentum the buffer, if there is one, has no part in the step (format, 8.2).
+        task.rule = group.momentum == 0.0 ? core::KernelRule::kSgd : KernelRuleOf(rule, tensor);
+      }
       task.nesterov = group.nesterov;
       task.stochastic_weight = group.stochastic_rounding;
     }
@@ -199,6 +204,8 @@ void Plan::SetStream(std::int32_t device_index, void* stream) {
 }
 
 std::uint64_t Plan::Step() {
+  // The host scalars, too, must not depend on the caller's rounding mode.
+  const cpu::DefaultFloatEnvironment environment;
   const std::uint64_t skipped =
       impl_->AnyPolicyOtherThanPropagate() ? impl_->ApplyNonfinitePolicies() : 0;
   impl_->PrepareScalars();

@@ -160,7 +160,7 @@ def groups(kind: str) -> list[list[int]]:
     result = []
     for length, bottom, top in [
         (64, -20, -10), (64, -80, -60), (64, low, 127), (64, 100, 127), (64, -2, 0),
-        (64, -118, -100), (17, -40, -5), (3, -70, -68), (2, -10, 10), (1, -31, -30), (1, 126, 127),
+        (64, -100, -84), (17, -40, -5), (3, -70, -68), (2, -10, 10), (1, -31, -30), (1, 126, 127),
     ]:  # fmt: skip
         result.append([numbers.float_between(bottom, top) & mask for _ in range(length)])
     result.append([0] * 5 + [ref.ONE])
@@ -177,7 +177,7 @@ def groups(kind: str) -> list[list[int]]:
     if kind == "first":
         result.append([fp.negate(fp.INF), fp.SIGN, ref.ONE, fp.negate(ref.ONE)])
     else:
-        result.append([fp.SIGN, fp.negate(ref.ONE), fp.power_of_two(-121), fp.power_of_two(-119)])
+        result.append([fp.SIGN, fp.negate(ref.ONE), fp.power_of_two(-101), fp.power_of_two(-99)])
     return result
 
 

@@ -16,6 +16,9 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("matplotlib")
 
+# One worker runs the demo once and holds all of these tests.
+pytestmark = pytest.mark.xdist_group("demo")
+
 DEMO = Path(__file__).resolve().parents[2] / "demo" / "run.py"
 
 # Per parameter of a matrix: weight 2, gradient 2, correction 1, two codes 2, two fp32 scales per

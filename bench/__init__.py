@@ -1,0 +1,1 @@
+"""Benchmarks of the optimizer step: ``python -m bench.cpu`` and ``python -m bench.cuda``."""

@@ -1,0 +1,119 @@
+"""Master weights as fp32 tensors (docs/format.md, section 4; the paper's section 3.1)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from . import _C
+from ._state import CORRECTION_DTYPES, DTYPES
+
+_BITS: Final = {dtype: bits for bits, dtype in CORRECTION_DTYPES.items()}
+# Largest correction of a 32-bit master weight; that of a fp16 weight has 13 bits.
+_LARGEST_WIDE: Final = {torch.bfloat16: 32767, torch.float16: 4095}
+
+
+def reconstruct_fp32_param(param: Tensor, error_bits: Tensor | None) -> Tensor:
+    """The master weight that a parameter and its correction stand for.
+
+    Args:
+        param: bf16 or fp16, of any shape and device.
+        error_bits: ``optimizer.state[param]["weight_correction"]``: int8 or int16, of the same
+            shape; None for a parameter that has none.
+
+    Returns:
+        fp32, of the parameter's shape and device.
+
+    Raises:
+        TypeError: a dtype other than these.
+        ValueError: the shapes differ.
+    """
+    weight = _narrow(param)
+    if error_bits is None:
+        return weight.float()
+    if error_bits.dtype not in _BITS:
+        raise TypeError(f"error_bits must be int8 or int16, not {error_bits.dtype}")
+    if error_bits.shape != weight.shape:
+        raise ValueError(
+            f"error_bits is {list(error_bits.shape)} and the parameter {list(weight.shape)}; "
+            "both must have the same shape"
+        )
+    return join(weight, error_bits)
+
+
+def compute_ecc_bits(fp32_param: Tensor, narrow_param: Tensor, master_bytewidth: int = 4) -> Tensor:
+    """The correction that makes a narrow parameter stand for fp32 weights.
+
+    Args:
+        fp32_param: fp32 master weights, of any shape.
+        narrow_param: the same, rounded to bf16 or fp16 (in any way: ties may go up or down).
+        master_bytewidth: 3 or 4, for 24 or 32 bits of master weight.
+
+    Returns:
+        int8 or int16, of the parameter's shape, on its device. Where the narrow weight is not the
+        nearest one the correction goes as far as it can, half a unit in the last place.
+
+    Raises:
+        TypeError: other dtypes.
+        ValueError: the shapes differ, or another width.
+    """
+    narrow = _narrow(narrow_param)
+    if fp32_param.dtype != torch.float32:
+        raise TypeError(f"fp32_param must be float32, not {fp32_param.dtype}")
+    if fp32_param.shape != narrow.shape:
+        raise ValueError(
+            f"fp32_param is {list(fp32_param.shape)} and narrow_param {list(narrow.shape)}; "
+            "both must have the same shape"
+        )
+    if master_bytewidth not in (3, 4):
+        raise ValueError(f"master_bytewidth must be 3 or 4, not {master_bytewidth}")
+    bits = 8 * (master_bytewidth - 2)
+    master = fp32_param.detach().to(narrow.device)
+    weight, correction = split(master, narrow.dtype, bits)
+    largest = 127 if bits == 8 else _LARGEST_WIDE[narrow.dtype]
+    outwards = master.abs() > narrow.float().abs()
+    furthest = torch.where(outwards, largest, -largest - 1).to(correction.dtype)
+    return torch.where(weight == narrow, correction, furthest)
+
+
+def join(weight: Tensor, correction: Tensor) -> Tensor:
+    """fp32 master weights of a 16-bit weight and its correction, on the weight's device."""
+    narrow = weight.detach().cpu().contiguous()
+    extra = correction.cpu().contiguous()
+    master = torch.empty_like(narrow, dtype=torch.float32)
+    _C.join_master_weights(
+        narrow.data_ptr(),
+        DTYPES[narrow.dtype],
+        extra.data_ptr(),
+        _BITS[extra.dtype],
+        narrow.numel(),
+        master.data_ptr(),
+    )
+    return master.to(weight.device)
+
+
+def split(master: Tensor, dtype: torch.dtype, bits: int) -> tuple[Tensor, Tensor]:
+    """Weight and correction (of `bits` bits) of fp32 master weights, on their device."""
+    source = master.detach().cpu().contiguous()
+    narrow = torch.empty_like(source, dtype=dtype)
+    correction = torch.empty_like(source, dtype=CORRECTION_DTYPES[bits])
+    _C.split_master_weights(
+        source.data_ptr(),
+        source.numel(),
+        narrow.data_ptr(),
+        DTYPES[dtype],
+        correction.data_ptr(),
+        bits,
+    )
+    return narrow.to(master.device), correction.to(master.device)
+
+
+def _narrow(param: Tensor) -> Tensor:
+    if param.dtype not in _LARGEST_WIDE:
+        raise TypeError(
+            f"the parameter must be bfloat16 or float16, not {param.dtype}; wider ones have no "
+            "correction"
+        )
+    return param.detach()

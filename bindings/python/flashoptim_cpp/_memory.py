@@ -1,0 +1,153 @@
+"""What an optimizer, its parameters and their gradients take in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from . import _C
+from ._state import CORRECTION, MOMENTS, Layout, State, scale_of
+
+_CODEC_NAMES: Final = {codec: codec.name.lower() for codec in _C.Codec}
+# What plain training takes: fp32 weight, gradient and two moments (or their 16-bit copies with an
+# fp32 master weight), and everything in 16 bits.
+_BASELINES: Final = {16: "16 bytes per parameter", 8: "8 bytes per parameter"}
+
+
+@dataclass(frozen=True)
+class MemoryByKind:
+    """Bytes by what they are for."""
+
+    weights: int = 0
+    gradients: int = 0
+    weight_correction: int = 0
+    first_moment: int = 0
+    second_moment: int = 0
+    maximum: int = 0  # amsgrad's
+    scales: int = 0
+    other: int = 0  # step counts, stream keys and whatever else is in the state
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return sum(getattr(self, field.name) for field in fields(self))
+
+    @property
+    def optimizer(self) -> int:
+        """What the optimizer keeps: all but weights and gradients."""
+        return self.total - self.weights - self.gradients
+
+    def __add__(self, other: MemoryByKind) -> MemoryByKind:
+        return MemoryByKind(
+            *(getattr(self, field.name) + getattr(other, field.name) for field in fields(self))
+        )
+
+
+@dataclass(frozen=True)
+class ParameterMemory:
+    """One parameter."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    codec: str  # in effect: small vectors are kept as "none"
+    master_weight_bits: int  # in effect: 32 for fp32 parameters
+    memory: MemoryByKind
+
+    @property
+    def numel(self) -> int:
+        """Its number of elements."""
+        return torch.Size(self.shape).numel()
+
+
+@dataclass(frozen=True)
+class MemoryReport:
+    """Memory of all parameters of an optimizer; `str` of it is a table."""
+
+    parameters: tuple[ParameterMemory, ...]
+
+    @property
+    def by_kind(self) -> MemoryByKind:
+        """Sums over all parameters."""
+        return sum((row.memory for row in self.parameters), MemoryByKind())
+
+    @property
+    def total(self) -> int:
+        """All bytes."""
+        return self.by_kind.total
+
+    @property
+    def numel(self) -> int:
+        """Number of parameters, counted as elements."""
+        return sum(row.numel for row in self.parameters)
+
+    @property
+    def bytes_per_parameter(self) -> float:
+        """All bytes by the number of elements; 0 without elements."""
+        return self.total / self.numel if self.numel else 0.0
+
+    def saved_against(self, bytes_per_parameter: float) -> float:
+        """The share that is saved against a baseline, 0.5 for half; 0 without elements."""
+        return 1.0 - self.bytes_per_parameter / bytes_per_parameter if self.numel else 0.0
+
+    def __str__(self) -> str:
+        sums = self.by_kind
+        kinds = [
+            (field.name.replace("_", " "), getattr(sums, field.name)) for field in fields(sums)
+        ]
+        lines = [f"{'kind':<20}{'bytes':>18}{'per parameter':>16}"]
+        lines += [self._line(name, size) for name, size in (*kinds, ("total", sums.total))]
+        for baseline, name in _BASELINES.items():
+            lines.append(f"saved against {name}: {100 * self.saved_against(baseline):.1f} %")
+        lines.append(f"{'kept as':<32}{'tensors':>10}{'parameters':>16}{'bytes each':>12}")
+        for title, rows in self._kept_as().items():
+            numel = sum(row.numel for row in rows)
+            size = sum(row.memory.total for row in rows)
+            each = f"{size / numel:.3f}" if numel else "-"
+            lines.append(f"{title:<32}{len(rows):>10,}{numel:>16,}{each:>12}")
+        return "\n".join(lines)
+
+    def _line(self, name: str, size: int) -> str:
+        each = f"{size / self.numel:.3f}" if self.numel else "-"
+        return f"{name:<20}{size:>18,}{each:>16}"
+
+    def _kept_as(self) -> dict[str, list[ParameterMemory]]:
+        kept: dict[str, list[ParameterMemory]] = {}
+        for row in self.parameters:
+            dtype = str(row.dtype).removeprefix("torch.")
+            title = f"{dtype}, {row.master_weight_bits} bits, {row.codec}"
+            kept.setdefault(title, []).append(row)
+        return kept
+
+
+def measure(
+    name: str, param: Tensor, weight: Tensor, layout: Layout, state: State
+) -> ParameterMemory:
+    """The memory of one parameter, from its tensors."""
+    moments = {MOMENTS[m].attribute: _size([state.get(m)]) for m in layout.moments}
+    scales = _size(state.get(scale_of(m)) for m in layout.moments)
+    known = [CORRECTION, *layout.moments, *(scale_of(m) for m in layout.moments)]
+    wide = weight.dtype == torch.float32
+    return ParameterMemory(
+        name=name,
+        shape=tuple(param.shape),
+        dtype=param.dtype,
+        codec=_CODEC_NAMES[layout.codec],
+        master_weight_bits=32 if wide else 16 + layout.correction_bits,
+        memory=MemoryByKind(
+            weights=_size([param]),
+            gradients=_size([param.grad]),
+            weight_correction=_size([state.get(CORRECTION)]),
+            **moments,
+            scales=scales,
+            other=_size(value for key, value in state.items() if key not in known),
+        ),
+    )
+
+
+def _size(values: Iterable[object]) -> int:
+    return sum(value.nbytes for value in values if isinstance(value, Tensor))

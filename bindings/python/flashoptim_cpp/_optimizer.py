@@ -1,0 +1,323 @@
+"""The class that all optimizers of this package share."""
+
+from __future__ import annotations
+
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, ClassVar, overload
+
+import torch
+from torch import Tensor
+from torch._compile import _disable_dynamo
+
+from . import _C
+from ._convert import conform, decompress
+from ._memory import MemoryReport, measure
+from ._numerics import check_steps
+from ._options import RuleKind, hyperparameters
+from ._plan import Entry, StepPlan, usable_gradient
+from ._state import (
+    STREAM_KEY,
+    Layout,
+    State,
+    check_state,
+    fresh_state,
+    layout_of,
+    naming,
+    parameter_name,
+    weight_of,
+)
+from ._state_dict import FORMAT, read_state_dict
+
+Params = Iterable[Tensor] | Iterable[dict[str, Any]] | Iterable[tuple[str, Tensor]]
+
+
+class FlashOptimizer(torch.optim.Optimizer):
+    """Base of the optimizers of this package: everything but the update rule.
+
+    State is kept as docs/format.md says: moments as 8-bit codes with one fp32 scale per 64 elements
+    (section 5; the paper's section 3.2), master weights as the parameter plus an integer correction
+    (section 4; the paper's section 3.1). It is made at a parameter's first gradient.
+
+    Parameters may be bf16, fp16, fp32 or complex64, of any shape and any dense memory order; their
+    gradients bf16, fp16 or fp32. All hyper-parameters are read from the groups at each step.
+
+    The arguments that all optimizers have, beside those of their rule:
+
+    Args:
+        quantize: keep moments in 8 bits. False: in fp32.
+        codec: how: ``"root"``, ``"softsign"`` (the paper's) or ``"none"``, which is fp32 too. Small
+            vectors are always kept in fp32 (docs/format.md, section 2).
+        master_weight_bits: precision of the master weight of a 16-bit parameter: 24 or 32 bits keep
+            a correction of 8 or 16 bits beside it; with 16 or None there is none, and updates below
+            half a unit in the last place are lost unless ``stochastic_rounding`` is on.
+        stochastic_rounding: round weights up or down at random, so that small updates are kept on
+            average.
+        nonfinite: what happens when a gradient holds NaN or an infinity. ``"propagate"``: as in
+            torch, to the elements concerned. ``"skip"``: its tensor is left alone and counted in
+            ``skipped_tensors``. ``"error"``: the step raises RuntimeError and writes nothing.
+        seed: of all stochastic rounding. The same seed gives the same bits on every machine.
+        compress_state_dict: ``state_dict`` holds codes. False: fp32 moments.
+        check_numerics: raise `NumericsError` when steps are too small for the largest weights.
+        foreach, fused: accepted and without effect; a step is always one native call.
+        capturable, differentiable: must be False.
+    """
+
+    _kind: ClassVar[RuleKind]
+
+    def __init__(self, params: Params, defaults: dict[str, Any]) -> None:
+        self._reset()
+        super().__init__(params, defaults)
+
+    def _reset(self) -> None:
+        self._plan: StepPlan | None = None
+        self._codecs: dict[Tensor, _C.Codec] = {}  # in which the state is; groups say the wanted
+        self._stream_keys: dict[Tensor, int] = {}
+        self._next_stream_key = 0
+        self._largest: dict[Tensor, float] = {}
+        self._warned_of_lost_updates = False
+        #: Tensor updates that ``nonfinite="skip"`` has left out so far.
+        self.skipped_tensors = 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        self._conform()
+        return {
+            **super().__getstate__(),
+            "_stream_keys": self._stream_keys,
+            "_next_stream_key": self._next_stream_key,
+            "skipped_tensors": self.skipped_tensors,
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._reset()
+        super().__setstate__(state)
+        for group in self.param_groups:
+            for name, default in self.defaults.items():
+                group.setdefault(name, default)
+        self._conform()
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Adds a parameter group.
+
+        Args:
+            param_group: ``params`` and the options that differ from the defaults.
+
+        Raises:
+            TypeError, ValueError, NotImplementedError: an option is not valid, or a parameter that
+                requires a gradient cannot be stepped; nothing is added.
+        """
+        super().add_param_group(param_group)
+        index = len(self.param_groups) - 1
+        try:
+            self._check_group(index)
+        except Exception:
+            del self.param_groups[index]
+            raise
+        param_group[FORMAT] = _C.FORMAT_VERSION
+        if param_group.get("decouple_lr"):
+            param_group.setdefault("initial_lr", float(param_group["lr"]))
+        for param in param_group["params"]:
+            self._stream_keys[param] = self._next_stream_key
+            self._next_stream_key += 1
+
+    def _check_group(self, index: int) -> None:
+        group = self.param_groups[index]
+        with naming(f"parameter group {index}"):
+            hyperparameters(group, self._kind)
+        for position, param in enumerate(group["params"]):
+            if param.requires_grad:
+                name = parameter_name(self.param_groups, index, position)
+                with naming(name):
+                    layout = layout_of(weight_of(param), group, self._kind)
+                self._warn_of_lost_updates(name, param, layout, group)
+
+    def _warn_of_lost_updates(
+        self, name: str, param: Tensor, layout: Layout, group: dict[str, Any]
+    ) -> None:
+        exact = param.element_size() != 2 or layout.correction_bits
+        if exact or group["stochastic_rounding"] or self._warned_of_lost_updates:
+            return
+        self._warned_of_lost_updates = True
+        warnings.warn(
+            f"{name} is {param.dtype} and its master weight has no correction: updates below half "
+            "a unit in the last place are lost. Use master_weight_bits=24, or "
+            "stochastic_rounding=True",
+            stacklevel=7,
+        )
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+
+    @_disable_dynamo
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """Updates every parameter that has a gradient.
+
+        Args:
+            closure: evaluates the model again and returns the loss.
+
+        Returns:
+            The closure's loss.
+
+        Raises:
+            RuntimeError, TypeError, ValueError: a parameter, its gradient, its state or an option
+                cannot be used, or ``nonfinite="error"`` met NaN or an infinity. The message names
+                the parameter; nothing was written.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        with torch.no_grad():
+            if self._plan is None or not self._plan.fits(self.param_groups, self.state):
+                self._plan = self._make_plan()
+            if any(group["check_numerics"] for group in self.param_groups):
+                check_steps(self._plan.entries, self.param_groups, self._kind.rule, self._largest)
+            _C.set_cpu_threads(torch.get_num_threads())
+            self.skipped_tensors += self._plan.step()
+        return loss
+
+    def recompute_param_stats(self) -> None:
+        """Lets ``check_numerics`` measure all parameters afresh at the next step.
+
+        Otherwise it does so at a parameter's first step and after loading only.
+        """
+        self._largest.clear()
+
+    def memory_report(self) -> MemoryReport:
+        """Memory of the parameters, their gradients and their state as it is now."""
+        rows = []
+        for param, group, name in self._parameters():
+            with naming(name):
+                weight = weight_of(param)
+                layout = layout_of(weight, self.param_groups[group], self._kind)
+            rows.append(measure(name, param, weight, layout, self.state.get(param, {})))
+        return MemoryReport(tuple(rows))
+
+    def _make_plan(self) -> StepPlan:
+        """Makes the state that is missing, then prepares a step of all parameters with state."""
+        self._conform()
+        self._assign_stream_keys()
+        entries: list[Entry] = []
+        fresh: dict[Tensor, State] = {}
+        for param, group, name in self._parameters():
+            state = self.state.get(param)
+            if not state and param.grad is None:
+                continue
+            with naming(name):
+                weight = weight_of(param)
+                if param.grad is not None:
+                    usable_gradient(param.grad, param, weight)
+                layout = layout_of(weight, self.param_groups[group], self._kind)
+                if state:
+                    check_state(state, weight, layout)
+                else:
+                    fresh[param] = fresh_state(weight, layout, self._stream_keys[param])
+            self._warn_of_lost_updates(name, param, layout, self.param_groups[group])
+            entries.append(Entry(param, weight, name, group, layout))
+        plan = StepPlan(self._kind, self.param_groups, entries, {**self.state, **fresh})
+        self.state.update(fresh)
+        self._codecs = {entry.param: entry.layout.codec for entry in entries}
+        return plan
+
+    def _conform(self) -> None:
+        """Converts state that is not kept as its group's options ask for, if these have changed."""
+        for param, group, name in self._parameters():
+            if state := self.state.get(param):
+                with naming(name):
+                    weight = weight_of(param)
+                    layout = layout_of(weight, self.param_groups[group], self._kind)
+                    codec = self._codecs.get(param, layout.codec)
+                    self.state[param] = conform(state, weight, layout, codec)
+                self._codecs[param] = layout.codec
+
+    def _parameters(self) -> Iterator[tuple[Tensor, int, str]]:
+        """Every parameter once, with its group's index and its name for messages."""
+        seen: set[Tensor] = set()
+        for index, group in enumerate(self.param_groups):
+            for position, param in enumerate(group["params"]):
+                if param not in seen:
+                    seen.add(param)
+                    yield param, index, parameter_name(self.param_groups, index, position)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The optimizer's state, bit for bit, as docs/format.md names it.
+
+        Every group says the format's version under ``flashoptim_format``: groups are what
+        ``torch.save``, hooks and distributed checkpoints carry along unchanged. Tensors are those
+        of the optimizer, not copies, as in torch. Groups with ``compress_state_dict=False`` have
+        their moments decoded to fp32; hooks see the codes.
+        """
+        self._conform()
+        state_dict = super().state_dict()
+        for group, saved_group in zip(self.param_groups, state_dict["param_groups"], strict=True):
+            if group["compress_state_dict"]:
+                continue
+            for param, index in zip(group["params"], saved_group["params"], strict=True):
+                if state := self.state.get(param):
+                    state_dict["state"][index] = decompress(state, self._codecs[param])
+        return state_dict
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restores a state dict of this class, or of the torch optimizer whose place it takes.
+
+        Hyper-parameters come from the state dict, as in torch. How the optimizer works stays as it
+        is: ``quantize``, ``codec`` and ``master_weight_bits`` (the loaded state is converted),
+        ``compress_state_dict``, ``check_numerics``, ``foreach``, ``fused``, ``capturable`` and
+        ``differentiable``. A missing ``initial_lr`` becomes the learning rate.
+
+        State goes to the device and into the memory order of its parameter, whatever those were
+        when it was saved. Nothing is shared with `state_dict` afterwards.
+
+        Args:
+            state_dict: what `state_dict` returned.
+
+        Raises:
+            ValueError, TypeError: it does not fit. The message names the parameter; nothing was
+                changed.
+        """
+        state_dict = state_dict.copy()
+        for pre_hook in self._optimizer_load_state_dict_pre_hooks.values():
+            result = pre_hook(self, state_dict)
+            if result is not None:
+                state_dict = result
+        groups, states = read_state_dict(state_dict, self.param_groups, self._kind)
+        self.param_groups = groups
+        self.state = defaultdict(dict, states)
+        self._plan = None
+        self._codecs = {}
+        self._largest = {}
+        self._assign_stream_keys()
+        self._conform()
+        for post_hook in self._optimizer_load_state_dict_post_hooks.values():
+            post_hook(self)
+
+    def _assign_stream_keys(self) -> None:
+        """Gives every parameter a key of its own: its state's, else the one it was added with.
+
+        A key that another parameter's state has is replaced by a new one.
+        """
+        params = [param for group in self.param_groups for param in group["params"]]
+        keys: dict[Tensor, int] = {}
+        used: set[int] = set()
+        for param in params:
+            state = self.state.get(param)
+            if state and STREAM_KEY in state and (key := int(state[STREAM_KEY])) not in used:
+                keys[param] = key
+                used.add(key)
+        self._next_stream_key = max(self._next_stream_key, *(key + 1 for key in used), 0)
+        for param in params:
+            if param in keys:
+                continue
+            key = self._stream_keys.get(param, self._next_stream_key)
+            if key in used:
+                key = self._next_stream_key
+            self._next_stream_key = max(self._next_stream_key, key + 1)
+            keys[param] = key
+            used.add(key)
+            if state := self.state.get(param):
+                state[STREAM_KEY] = torch.tensor(key, dtype=torch.int64, device="cpu")
+        self._stream_keys = keys

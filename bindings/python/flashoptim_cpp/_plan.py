@@ -1,0 +1,242 @@
+"""The native plan of an optimizer and the check, at each step, that it still fits the tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from operator import is_
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from . import _C, _options
+from ._state import (
+    CORRECTION,
+    DTYPES,
+    MOMENTS,
+    STEP,
+    STREAM_KEY,
+    Layout,
+    State,
+    naming,
+    same_memory_order,
+    scale_of,
+)
+
+Groups = Sequence[_options.Group]
+States = dict[Tensor, State]
+
+# An empty gradient has no address, but it counts as a step.
+_NO_ELEMENTS: Final = 1
+_DEVICE_TYPES: Final = {"cpu": _C.DeviceType.CPU, "cuda": _C.DeviceType.CUDA}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A parameter that has state."""
+
+    param: Tensor
+    weight: Tensor  # `weight_of(param)`
+    name: str
+    group: int
+    layout: Layout
+
+
+def usable_gradient(gradient: Tensor, param: Tensor, weight: Tensor) -> Tensor:
+    """The gradient as the native side reads it: real, dense, in the weight's memory order.
+
+    Returns the gradient itself where that is so, else a copy.
+
+    Raises:
+        RuntimeError: the gradient is sparse.
+        TypeError: its dtype cannot be read.
+        ValueError: its shape or device is not the parameter's.
+    """
+    if gradient.layout is not torch.strided:
+        raise RuntimeError(
+            f"its gradient is sparse ({gradient.layout}); use a dense one, for instance "
+            "torch.nn.Embedding(..., sparse=False)"
+        )
+    if gradient.shape != param.shape or gradient.device != param.device:
+        raise ValueError(
+            f"its gradient is {list(gradient.shape)} on {gradient.device}, and the parameter "
+            f"{list(param.shape)} on {param.device}; call zero_grad() after changing a parameter"
+        )
+    readable = (torch.complex64,) if param.is_complex() else DTYPES
+    if gradient.dtype not in readable:
+        raise TypeError(
+            f"its gradient is {gradient.dtype} and the parameter {param.dtype}; bfloat16, float16 "
+            "and float32 gradients can be read, and complex64 ones of complex64 parameters"
+        )
+    if gradient.is_complex():
+        gradient = torch.view_as_real(gradient.resolve_conj())
+    gradient = gradient.resolve_neg()
+    if same_memory_order(gradient, weight):
+        return gradient
+    return torch.empty_like(weight, dtype=gradient.dtype).copy_(gradient)
+
+
+def _binding(entry: Entry, state: State) -> _C.TensorBinding:
+    binding, layout, weight = _C.TensorBinding(), entry.layout, entry.weight
+    binding.name = entry.name
+    binding.device_type = _DEVICE_TYPES[weight.device.type]
+    binding.device_index = weight.device.index or 0
+    binding.weight = weight.data_ptr()
+    binding.weight_dtype = DTYPES[weight.dtype]
+    binding.codec = layout.codec
+    binding.correction_bits = layout.correction_bits
+    if layout.correction_bits:
+        binding.correction = state[CORRECTION].data_ptr()
+    for moment in layout.moments:
+        attribute = MOMENTS[moment].attribute
+        setattr(binding, attribute, state[moment].data_ptr())
+        if layout.codec != _C.Codec.NONE:
+            setattr(binding, scale_of(attribute), state[scale_of(moment)].data_ptr())
+    binding.rows = layout.rows
+    binding.row_length = layout.row_length
+    binding.step = state[STEP].data_ptr()
+    binding.stream_key = int(state[STREAM_KEY])
+    binding.parameter_group = entry.group
+    return binding
+
+
+class _PythonReader:
+    """What `_C.TensorReader` does, for a torch that lacks its C functions (before 2.10)."""
+
+    def snapshot(self, parameters: list[Tensor], state: dict[Tensor, State]) -> list[int]:
+        values = [value for entries in state.values() for value in entries.values()]
+        tensors = [*parameters, *(value for value in values if isinstance(value, Tensor))]
+        return [tensor.data_ptr() for tensor in tensors]
+
+    def holds(
+        self, snapshot: list[int], parameters: list[Tensor], state: dict[Tensor, State]
+    ) -> bool:
+        return self.snapshot(parameters, state) == snapshot
+
+    def read_gradients(
+        self, plan: _C.Plan, parameters: list[Tensor], stepped: list[Tensor]
+    ) -> list[int]:
+        others = []
+        for index, param in enumerate(parameters):
+            if param.grad is None:
+                plan.set_gradient(index, 0, _C.DType.FLOAT32)
+            else:
+                stepped.append(param)
+                others.append(index)
+        return others
+
+
+def _make_reader() -> _C.TensorReader | _PythonReader:
+    try:
+        return _C.TensorReader(Tensor)
+    except TypeError:
+        return _PythonReader()
+
+
+_READER: Final = _make_reader()
+
+
+class StepPlan:
+    """Everything that a step needs, prepared once.
+
+    Holds the parameters but not the state tensors, so that a state moved elsewhere is freed; their
+    addresses are compared before every step instead.
+    """
+
+    def __init__(
+        self, kind: _options.RuleKind, groups: Groups, entries: Sequence[Entry], state: States
+    ) -> None:
+        self.entries = entries
+        self._kind = kind
+        self._params = [param for group in groups for param in group["params"]]
+        self._tracked: list[Tensor] = [entry.param for entry in entries]
+        tracked = set(self._tracked)
+        self._stateless = [param for param in self._params if param not in tracked]
+        self._snapshot: Any = _READER.snapshot(self._tracked, state)
+        self._native = _C.Plan(
+            kind.rule, [_binding(e, state[e.param]) for e in entries], len(groups)
+        )
+
+        self._structures = [kind.structure(group) for group in groups]
+        self._values: list[tuple[Any, ...] | None] = [None] * len(groups)
+        for index, group in enumerate(groups):
+            self._push(index, group, kind.read(group))
+
+        devices = {entry.param.device for entry in entries}
+        self._gpus = {device for device in devices if device.type == "cuda"}
+
+    def fits(self, groups: Groups, state: States) -> bool:
+        """Whether the plan is still right; passes changed hyper-parameters on.
+
+        Raises:
+            ValueError, TypeError: a hyper-parameter is not valid.
+        """
+        params = [param for group in groups for param in group["params"]]
+        return (
+            len(groups) == len(self._values)
+            and len(params) == len(self._params)
+            and all(map(is_, params, self._params))
+            and all(param.grad is None for param in self._stateless)
+            and _READER.holds(self._snapshot, self._tracked, state)
+            and self._follow(groups)
+        )
+
+    def _follow(self, groups: Groups) -> bool:
+        for index, group in enumerate(groups):
+            values = self._kind.read(group)
+            if values == self._values[index]:
+                continue
+            if self._kind.structure(group) != self._structures[index]:
+                return False
+            self._push(index, group, values)
+        return True
+
+    def _push(self, index: int, group: _options.Group, values: tuple[Any, ...]) -> None:
+        try:
+            hyperparameters = _options.hyperparameters(group, self._kind)
+            self._native.set_hyperparameters(index, hyperparameters)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"parameter group {index}: {error}") from None
+        # A tensor may change in place, so a group with one is read anew at every step.
+        constant = not any(isinstance(value, Tensor) for value in _flat(values))
+        self._values[index] = values if constant else None
+
+    def step(self) -> int:
+        """Steps all parameters that have a gradient.
+
+        Returns:
+            The number of tensors that ``nonfinite="skip"`` left alone.
+
+        Raises:
+            RuntimeError, TypeError, ValueError: a gradient cannot be used; nothing was written.
+        """
+        stepped: list[Tensor] = []
+        others = _READER.read_gradients(self._native, self._tracked, stepped)
+        copies = [self._set_gradient(index) for index in others]
+        if not stepped:
+            return 0
+        for device in self._gpus:
+            stream = torch.cuda.current_stream(device).cuda_stream
+            self._native.set_stream(device.index, stream)
+        skipped = self._native.step()
+        torch.autograd.graph.increment_version(stepped)
+        del copies  # the native step has read them
+        return skipped
+
+    def _set_gradient(self, index: int) -> Tensor:
+        """Sets a gradient that does not lie like its parameter; returns what must be kept alive."""
+        entry = self.entries[index]
+        assert entry.param.grad is not None
+        with naming(entry.name):
+            usable = usable_gradient(entry.param.grad, entry.param, entry.weight)
+        self._native.set_gradient(index, usable.data_ptr() or _NO_ELEMENTS, DTYPES[usable.dtype])
+        return usable
+
+
+def _flat(values: tuple[Any, ...]) -> Iterator[Any]:
+    for value in values:
+        if isinstance(value, tuple | list):
+            yield from value
+        else:
+            yield value

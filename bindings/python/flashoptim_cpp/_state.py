@@ -1,0 +1,240 @@
+"""What is kept for a parameter, under which names and in which form (docs/format.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import torch
+from torch import Tensor
+
+from . import _C, _options
+
+State = dict[str, Any]
+
+
+class Moment(NamedTuple):
+    """A moment's kind, and the attribute of the native binding that holds its address."""
+
+    kind: _C.Moment
+    attribute: str
+
+
+MOMENTS: Final = {
+    "momentum_buffer": Moment(_C.Moment.FIRST, "first_moment"),
+    "exp_avg": Moment(_C.Moment.FIRST, "first_moment"),
+    "exp_avg_sq": Moment(_C.Moment.SECOND, "second_moment"),
+    "max_exp_avg_sq": Moment(_C.Moment.SECOND, "maximum"),
+}
+CORRECTION: Final = "weight_correction"
+STEP: Final = "step"
+STREAM_KEY: Final = "stream_key"
+
+CODE_DTYPES: Final = {_C.Moment.FIRST: torch.int8, _C.Moment.SECOND: torch.uint8}
+CORRECTION_DTYPES: Final = {8: torch.int8, 16: torch.int16}
+DTYPES: Final = {
+    torch.bfloat16: _C.DType.BFLOAT16,
+    torch.float16: _C.DType.FLOAT16,
+    torch.float32: _C.DType.FLOAT32,
+}
+
+_REMEDY: Final = "load the state dict again, or delete the parameter's state to start afresh"
+
+
+@contextmanager
+def naming(name: str) -> Iterator[None]:
+    """Puts a parameter's name before the message of an error."""
+    try:
+        yield
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise type(error)(f"{name}: {error}") from None
+
+
+def parameter_name(groups: Sequence[_options.Group], group: int, position: int) -> str:
+    """How messages call a parameter: by its place, and by its name if the optimizer knows it."""
+    name = f"parameter {position} of group {group}"
+    names = groups[group].get("param_names")
+    return f"{name} ({names[position]})" if names else name
+
+
+def scale_of(moment: str) -> str:
+    """Name of the scales of a moment."""
+    return f"{moment}_scale"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the state of one parameter is stored."""
+
+    codec: _C.Codec
+    correction_bits: int
+    moments: tuple[str, ...]
+    rows: int
+    row_length: int
+    groups: int  # per row
+
+
+class Stored(NamedTuple):
+    """A state tensor as the format defines it: scales have a shape, the others the weight's."""
+
+    dtype: torch.dtype
+    scale_shape: tuple[int, int] | None
+    fresh: float
+
+
+def weight_of(param: Tensor) -> Tensor:
+    """The real, dense tensor in which a parameter's elements lie; complex ones count as two reals.
+
+    This is the one place that looks behind a parameter.
+
+    Raises:
+        TypeError: a dtype or memory layout that cannot be stepped.
+        NotImplementedError: a device that this build cannot step.
+    """
+    if param.layout is not torch.strided:
+        raise TypeError(
+            f"its layout is {param.layout}; only dense (strided) tensors can be stepped"
+        )
+    weight = param.detach()
+    if weight.dtype == torch.complex64:
+        weight = torch.view_as_real(weight)
+    if weight.dtype not in DTYPES:
+        raise TypeError(
+            f"its dtype is {weight.dtype}, and bfloat16, float16, float32 and complex64 can be "
+            "stepped; convert the model, for instance with model.to(torch.bfloat16)"
+        )
+    _check_device(weight.device)
+    return weight
+
+
+def _check_device(device: torch.device) -> None:
+    if device.type == "cpu" or (device.type == "cuda" and _C.cuda_available()):
+        return
+    if device.type == "meta":
+        raise NotImplementedError(
+            "it is on the meta device and has no memory; materialise the model first, for instance "
+            "with model.to_empty(device=...)"
+        )
+    reason = f" ({_C.cuda_status()})" if device.type == "cuda" else ""
+    usable = "CPU and CUDA" if _C.cuda_available() else "CPU"
+    raise NotImplementedError(
+        f"it is on {device}{reason}; {usable} tensors can be stepped: move it, for instance with "
+        "model.to('cpu')"
+    )
+
+
+def layout_of(weight: Tensor, group: _options.Group, kind: _options.RuleKind) -> Layout:
+    """The layout that a group's options give a weight, `weight_of` a parameter.
+
+    Raises:
+        ValueError: the weight has holes or overlaps.
+    """
+    rows, row_length, groups = _C.geometry(list(weight.shape), list(weight.stride()))
+    return Layout(
+        codec=_C.effective_codec(_options.asked_codec(group), weight.dim(), row_length),
+        correction_bits=_options.correction_bits(group, weight.dtype),
+        moments=kind.moments(group),
+        rows=rows,
+        row_length=row_length,
+        groups=groups,
+    )
+
+
+def stored_tensors(layout: Layout) -> dict[str, Stored]:
+    """The tensors that a layout keeps, in their fresh state (docs/format.md, sections 7 and 9)."""
+    stored = {}
+    if layout.correction_bits:
+        stored[CORRECTION] = stored_correction(layout.correction_bits)
+    for name in layout.moments:
+        stored.update(stored_moment(name, layout, layout.codec))
+    return stored
+
+
+def stored_correction(bits: int) -> Stored:
+    """A weight correction of 8 or 16 bits."""
+    return Stored(CORRECTION_DTYPES[bits], None, 0)
+
+
+def stored_moment(name: str, layout: Layout, codec: _C.Codec) -> dict[str, Stored]:
+    """The tensors that keep one moment, with the geometry of a layout."""
+    if codec == _C.Codec.NONE:
+        return {name: Stored(torch.float32, None, 0)}
+    kind = MOMENTS[name].kind
+    if kind == _C.Moment.FIRST:
+        code, scale = 0, _C.fresh_first_scale()
+    else:
+        code, scale = 255, _C.fresh_second_scale(codec)
+    return {
+        name: Stored(CODE_DTYPES[kind], None, code),
+        scale_of(name): Stored(torch.float32, (layout.rows, layout.groups), scale),
+    }
+
+
+def allocate(stored: Stored, weight: Tensor) -> Tensor:
+    """A fresh state tensor on the weight's device, in the weight's memory order."""
+    if stored.scale_shape is None:
+        return torch.full_like(weight, stored.fresh, dtype=stored.dtype)
+    return torch.full(stored.scale_shape, stored.fresh, dtype=stored.dtype, device=weight.device)
+
+
+def fresh_state(weight: Tensor, layout: Layout, stream_key: int) -> State:
+    """The state of a parameter that has not been stepped."""
+    state: State = {
+        STEP: torch.zeros((), dtype=torch.float32, device="cpu"),
+        STREAM_KEY: torch.tensor(stream_key, dtype=torch.int64, device="cpu"),
+    }
+    for name, stored in stored_tensors(layout).items():
+        state[name] = allocate(stored, weight)
+    return state
+
+
+def same_memory_order(a: Tensor, b: Tensor) -> bool:
+    """Whether two dense tensors of one shape have their elements in the same order in memory."""
+    return a.numel() == 0 or all(
+        size == 1 or first == second
+        for size, first, second in zip(a.shape, a.stride(), b.stride(), strict=True)
+    )
+
+
+def check_state(state: State, weight: Tensor, layout: Layout) -> None:
+    """Checks that a state is kept as a layout says.
+
+    Raises:
+        ValueError: an entry is missing or has another dtype, shape, memory order or device.
+    """
+    host = torch.device("cpu")
+    _check_tensor(state, STEP, torch.float32, (), host)
+    _check_tensor(state, STREAM_KEY, torch.int64, (), host)
+    check_tensors(state, weight, stored_tensors(layout))
+
+
+def check_tensors(state: State, weight: Tensor, tensors: dict[str, Stored]) -> None:
+    """Checks some entries of a state; raises as `check_state`."""
+    for name, stored in tensors.items():
+        if stored.scale_shape is not None:
+            scale = _check_tensor(state, name, stored.dtype, stored.scale_shape, weight.device)
+            in_order = scale.is_contiguous()
+        else:
+            tensor = _check_tensor(state, name, stored.dtype, tuple(weight.shape), weight.device)
+            in_order = same_memory_order(tensor, weight)
+        if not in_order:
+            raise ValueError(
+                f"'{name}' in its state has the strides {state[name].stride()}, which are not the "
+                f"memory order of its weight, with strides {weight.stride()}; {_REMEDY}"
+            )
+
+
+def _check_tensor(
+    state: State, name: str, dtype: torch.dtype, shape: tuple[int, ...], device: torch.device
+) -> Tensor:
+    tensor = state.get(name)
+    if not isinstance(tensor, Tensor):
+        raise ValueError(f"its state has no tensor '{name}'; {_REMEDY}")
+    if tensor.dtype != dtype or tensor.shape != shape or tensor.device != device:
+        raise ValueError(
+            f"'{name}' in its state is {tensor.dtype} {list(tensor.shape)} on {tensor.device}, and "
+            f"should be {dtype} {list(shape)} on {device}; {_REMEDY}"
+        )
+    return tensor

@@ -1,0 +1,280 @@
+"""Reading of state dicts: ours, torch's, and ours after somebody has cast them (docs/format.md)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from . import _C
+from ._convert import conform, decode_moment
+from ._options import CODECS, CORRECTION_BITS, WORKING_OPTIONS, Group, RuleKind, hyperparameters
+from ._state import (
+    CODE_DTYPES,
+    CORRECTION,
+    CORRECTION_DTYPES,
+    MOMENTS,
+    STEP,
+    STREAM_KEY,
+    State,
+    layout_of,
+    naming,
+    parameter_name,
+    same_memory_order,
+    scale_of,
+    weight_of,
+)
+
+FORMAT: Final = "flashoptim_format"
+
+_INTACT: Final = (
+    "pass load_state_dict the state dict as state_dict() returned it, before anything casts it"
+)
+_SAME_OPTIMIZER: Final = "load a state dict of the same optimizer class and model"
+# State of a rule that is complete without them; they start fresh.
+_OPTIONAL: Final = ("max_exp_avg_sq", "momentum_buffer")
+
+
+def read_state_dict(
+    state_dict: Mapping[str, Any], groups: Sequence[Group], kind: RuleKind
+) -> tuple[list[dict[str, Any]], dict[Tensor, State]]:
+    """Parameter groups and state after loading; changes nothing.
+
+    Args:
+        state_dict: the state dict.
+        groups: the optimizer's parameter groups.
+        kind: the optimizer's rule.
+
+    Raises:
+        ValueError, TypeError: the state dict does not fit; the message names the parameter.
+    """
+    saved_groups, saved_states = state_dict["param_groups"], state_dict["state"]
+    sizes = [len(group["params"]) for group in groups]
+    saved_sizes = [len(group["params"]) for group in saved_groups]
+    if sizes != saved_sizes:
+        raise ValueError(
+            f"the state dict has groups of {saved_sizes} parameters and the optimizer of {sizes}; "
+            "make the optimizer with the groups that it had when it was saved"
+        )
+    unknown = saved_states.keys() - {i for group in saved_groups for i in group["params"]}
+    if unknown:
+        raise ValueError(
+            f"the state dict has state of {sorted(unknown, key=str)}, which is in none of its "
+            f"groups; {_INTACT}"
+        )
+    merged_groups = []
+    states = {}
+    for index, (group, saved_group) in enumerate(zip(groups, saved_groups, strict=True)):
+        with naming(f"parameter group {index}"):
+            merged = merge_group(group, saved_group, kind)
+        merged_groups.append(merged)
+        pairs = zip(merged["params"], saved_group["params"], strict=True)
+        for position, (param, saved_index) in enumerate(pairs):
+            if saved := saved_states.get(saved_index):
+                with naming(parameter_name(groups, index, position)):
+                    states[param] = read_state(saved, param, merged, saved_group, kind)
+    return merged_groups, states
+
+
+def merge_group(current: Group, saved: Group, kind: RuleKind) -> dict[str, Any]:
+    """A parameter group after loading.
+
+    What the training computes comes from the state dict, how the optimizer works
+    (`WORKING_OPTIONS`) stays as it is, and what the state dict lacks too.
+
+    Raises:
+        ValueError, TypeError: another version of the format, or an invalid hyper-parameter.
+    """
+    version = saved.get(FORMAT, _C.FORMAT_VERSION)
+    if version != _C.FORMAT_VERSION:
+        raise ValueError(
+            f"its state has the format version {version!r}, and this is flashoptim_cpp "
+            f"{_C.version()}, which reads version {_C.FORMAT_VERSION}; load it with the release "
+            "that wrote it"
+        )
+    taken = {key: value for key, value in saved.items() if key not in WORKING_OPTIONS}
+    merged = {**current, **deepcopy(taken), "params": current["params"]}
+    if "initial_lr" not in saved:
+        merged["initial_lr"] = deepcopy(merged["lr"])
+    hyperparameters(merged, kind)
+    return merged
+
+
+def read_state(
+    saved: State, param: Tensor, group: Group, saved_group: Group, kind: RuleKind
+) -> State:
+    """A parameter's state from a state dict, kept as the parameter's group asks for.
+
+    Moments and corrections go to the parameter's device and memory order, step count and stream
+    key to the host. Nothing is shared with `saved`.
+
+    Args:
+        saved: the parameter's entry in the state dict.
+        param: the parameter.
+        group: its group after loading.
+        saved_group: its group in the state dict.
+        kind: the optimizer's rule.
+
+    Raises:
+        ValueError, TypeError: the state is of another rule or model, incomplete, or was changed in
+            a way that cannot be undone.
+    """
+    saved = {name: value for name, value in saved.items() if value is not None}
+    weight = weight_of(param)
+    layout = layout_of(weight, group, kind)
+    _check_names(saved, kind)
+
+    state: State = {STEP: torch.tensor(_step(saved, kind), dtype=torch.float32, device="cpu")}
+    if STREAM_KEY in saved:
+        key = _whole_number(STREAM_KEY, saved[STREAM_KEY])
+        state[STREAM_KEY] = torch.tensor(key, dtype=torch.int64, device="cpu")
+    if CORRECTION in saved:
+        state[CORRECTION] = _correction(saved[CORRECTION], weight, saved_group)
+    codec = layout.codec
+    for name in kind.all_moments:
+        if scale_of(name) in saved:
+            codec = _saved_codec(saved_group)
+            state.update(_codes(name, saved, weight, codec))
+        elif name in saved:
+            state[name] = _values(name, saved[name], weight)
+        elif name in layout.moments and name not in _OPTIONAL:
+            raise ValueError(f"its saved state has no '{name}'; {_SAME_OPTIMIZER}")
+    return conform(state, weight, layout, codec)
+
+
+def _check_names(saved: State, kind: RuleKind) -> None:
+    known = {STEP, STREAM_KEY, CORRECTION}
+    for name in kind.all_moments:
+        known |= {name, scale_of(name)}
+    for name in saved:
+        if name not in known:
+            raise ValueError(
+                f"its saved state has '{name}', which this optimizer does not keep; "
+                f"{_SAME_OPTIMIZER}"
+            )
+
+
+def _step(saved: State, kind: RuleKind) -> int:
+    if STEP in saved:
+        return _whole_number(STEP, saved[STEP])
+    if kind.rule == _C.Rule.ADAM:
+        raise ValueError(f"its saved state has no '{STEP}'; {_SAME_OPTIMIZER}")
+    return 1  # torch's SGD and others do not count; there has been a step, since there is state
+
+
+def _whole_number(name: str, value: Any) -> int:
+    try:
+        number = float(value) if not isinstance(value, int) else value
+    except (TypeError, ValueError, RuntimeError):
+        number = math.nan
+    if not (number >= 0 and number == math.floor(number)):
+        raise ValueError(f"'{name}' in its saved state must be a whole number, not {value!r}")
+    return int(number)
+
+
+def _tensor(name: str, value: Any, weight: Tensor) -> Tensor:
+    if not isinstance(value, Tensor):
+        raise TypeError(f"'{name}' in its saved state is not a tensor but {type(value).__name__}")
+    tensor: Tensor = value.detach()
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor.resolve_conj())
+    if tensor.shape != weight.shape:
+        raise ValueError(
+            f"'{name}' in its saved state has the shape {list(tensor.shape)}, and the parameter "
+            f"{list(weight.shape)}; {_SAME_OPTIMIZER}"
+        )
+    return tensor
+
+
+def _in_place_of(tensor: Tensor, weight: Tensor) -> Tensor:
+    """A copy on the weight's device and in its memory order."""
+    return torch.empty_like(weight, dtype=tensor.dtype).copy_(tensor)
+
+
+def _integers(name: str, tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """Integers that may have been cast to another dtype, if that lost nothing."""
+    if tensor.dtype == dtype:
+        return tensor
+    integers = tensor.to(dtype)
+    exact = tensor.dtype.is_floating_point and _holds(tensor.dtype, dtype)
+    if not exact or not torch.equal(integers.to(tensor.dtype), tensor):
+        raise ValueError(
+            f"'{name}' in its saved state is {tensor.dtype} instead of {dtype} and cannot be "
+            f"restored; {_INTACT}"
+        )
+    return integers
+
+
+def _holds(floating: torch.dtype, integer: torch.dtype) -> bool:
+    """Whether a floating dtype holds every number of an integer dtype."""
+    return torch.finfo(floating).eps * torch.iinfo(integer).max <= 2
+
+
+def _correction(value: Any, weight: Tensor, saved_group: Group) -> Tensor:
+    tensor = _tensor(CORRECTION, value, weight)
+    if weight.dtype == torch.float32:
+        raise ValueError(
+            f"its saved state has a '{CORRECTION}', so it belongs to a 16-bit parameter, and this "
+            "one is float32; cast the model as it was when it was saved"
+        )
+    if tensor.dtype not in CORRECTION_DTYPES.values():
+        bits = CORRECTION_BITS.get(saved_group.get("master_weight_bits"), 0)
+        if bits == 0:
+            raise ValueError(f"'{CORRECTION}' in its saved state is {tensor.dtype}; {_INTACT}")
+        tensor = _integers(CORRECTION, tensor, CORRECTION_DTYPES[bits])
+    return _in_place_of(tensor, weight)
+
+
+def _saved_codec(saved_group: Group) -> _C.Codec:
+    codec = saved_group.get("codec")
+    if FORMAT not in saved_group or codec not in CODECS:
+        raise ValueError(
+            f"its saved state has scales, but its group does not say '{FORMAT}' and 'codec'; "
+            f"{_INTACT}"
+        )
+    return CODECS[codec]
+
+
+def _codes(name: str, saved: State, weight: Tensor, codec: _C.Codec) -> State:
+    """Codes and scales in the weight's memory order; from another order, values."""
+    kind = MOMENTS[name].kind
+    if name not in saved:
+        raise ValueError(f"its saved state has '{scale_of(name)}' but no '{name}'; {_INTACT}")
+    codes = _integers(name, _tensor(name, saved[name], weight), CODE_DTYPES[kind])
+    scale = saved[scale_of(name)]
+    if not isinstance(scale, Tensor) or scale.dtype != torch.float32:
+        dtype = scale.dtype if isinstance(scale, Tensor) else type(scale).__name__
+        raise ValueError(
+            f"'{scale_of(name)}' in its saved state is {dtype} instead of torch.float32; {_INTACT}"
+        )
+    rows, _, groups = _C.geometry(list(codes.shape), list(codes.stride()))
+    if scale.shape != (rows, groups):
+        raise ValueError(
+            f"'{scale_of(name)}' in its saved state has the shape {list(scale.shape)}, and "
+            f"{[rows, groups]} belongs to a parameter of {list(weight.shape)}; {_SAME_OPTIMIZER}"
+        )
+    scale = scale.contiguous()
+    if not same_memory_order(codes, weight):
+        # Other elements are neighbours in the weight's order: they form other groups.
+        return {name: _in_place_of(decode_moment(kind, codec, codes, scale), weight)}
+    return {
+        name: _in_place_of(codes, weight),
+        scale_of(name): scale.to(weight.device, copy=True),
+    }
+
+
+def _values(name: str, value: Any, weight: Tensor) -> Tensor:
+    """A moment without scales, as fp32."""
+    tensor = _tensor(name, value, weight)
+    if not tensor.is_floating_point():
+        raise ValueError(
+            f"'{name}' in its saved state is {tensor.dtype} without '{scale_of(name)}'; {_INTACT}"
+        )
+    values = _in_place_of(tensor.to(torch.float32), weight)
+    if MOMENTS[name].kind == _C.Moment.SECOND and bool((values < 0).any()):
+        raise ValueError(f"'{name}' in its saved state has negative elements; {_SAME_OPTIMIZER}")
+    return values

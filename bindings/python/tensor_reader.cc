@@ -1,0 +1,157 @@
+#include "tensor_reader.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+
+namespace nb = nanobind;
+
+namespace flashoptim {
+namespace {
+
+using DlTensor = nb::dlpack::dltensor;
+
+// The start of DLPack's table of exchange functions, version 1 (dlpack.h, DLPackExchangeAPI).
+struct ExchangeTable {
+  std::uint32_t major;
+  std::uint32_t minor;
+  void* previous;
+  void* allocate_managed;
+  void* managed_from_object;
+  void* managed_to_object;
+  int (*tensor_from_object)(void* object, DlTensor* tensor);
+};
+constexpr std::uint32_t kMajorVersion = 1;
+
+// An empty tensor has no address; its gradient still counts as one.
+constexpr std::uintptr_t kEmptyGradient = 1;
+
+std::optional<DType> DTypeOf(const DlTensor& tensor) {
+  constexpr auto kBfloat = static_cast<std::uint8_t>(nb::dlpack::dtype_code::Bfloat);
+  constexpr auto kFloat = static_cast<std::uint8_t>(nb::dlpack::dtype_code::Float);
+  if (tensor.dtype.lanes != 1) return std::nullopt;
+  if (tensor.dtype.code == kBfloat && tensor.dtype.bits == 16) return DType::kBFloat16;
+  if (tensor.dtype.code == kFloat && tensor.dtype.bits == 16) return DType::kFloat16;
+  if (tensor.dtype.code == kFloat && tensor.dtype.bits == 32) return DType::kFloat32;
+  return std::nullopt;
+}
+
+std::uintptr_t AddressOf(const DlTensor& tensor) {
+  return reinterpret_cast<std::uintptr_t>(tensor.data) + tensor.byte_offset;
+}
+
+bool RefersTo(const nb::object& reference, const nb::handle& target) {
+#if PY_VERSION_HEX >= 0x030d0000
+  PyObject* object = nullptr;
+  PyWeakref_GetRef(reference.ptr(), &object);
+  return nb::steal(object).is(target);
+#else
+  return PyWeakref_GetObject(reference.ptr()) == target.ptr();
+#endif
+}
+
+bool LieAlike(const DlTensor& a, const DlTensor& b) {
+  return a.device.device_type == b.device.device_type && a.device.device_id == b.device.device_id &&
+         a.ndim == b.ndim && std::equal(a.shape, a.shape + a.ndim, b.shape) &&
+         std::equal(a.strides, a.strides + a.ndim, b.strides);
+}
+
+}  // namespace
+
+TensorReader::TensorReader(const nb::handle& tensor_type) : tensor_type_(nb::borrow(tensor_type)) {
+  const nb::object capsule = nb::getattr(tensor_type, "__dlpack_c_exchange_api__", nb::none());
+  const auto* table = static_cast<const ExchangeTable*>(
+      PyCapsule_IsValid(capsule.ptr(), "dlpack_exchange_api") != 0
+          ? PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api")
+          : nullptr);
+  if (table == nullptr || table->major != kMajorVersion || table->tensor_from_object == nullptr) {
+    throw nb::type_error("the tensor type offers no DLPack exchange functions of version 1");
+  }
+  read_ = table->tensor_from_object;
+}
+
+DlTensor TensorReader::Read(const nb::handle& tensor) const {
+  DlTensor view{};
+  if (read_(tensor.ptr(), &view) != 0) throw nb::python_error();
+  return view;
+}
+
+bool TensorReader::IsTensor(const nb::handle& value) const {
+  return PyObject_TypeCheck(value.ptr(), reinterpret_cast<PyTypeObject*>(tensor_type_.ptr())) != 0;
+}
+
+std::uintptr_t TensorReader::Address(const nb::handle& tensor) const {
+  return AddressOf(Read(tensor));
+}
+
+// Dictionaries are walked rather than asked: a tensor's hash is a Python function.
+TensorSnapshot TensorReader::Snapshot(const nb::list& parameters, const nb::dict& state) const {
+  TensorSnapshot snapshot;
+  for (const nb::handle parameter : parameters) snapshot.parameters.push_back(Address(parameter));
+  for (const auto& [key, entries] : state) {
+    TensorSnapshot::State& recorded = snapshot.states.emplace_back();
+    for (const auto& [name, value] : nb::borrow<nb::dict>(entries)) {
+      if (!IsTensor(value)) continue;
+      recorded.references.push_back(nb::steal(PyWeakref_NewRef(value.ptr(), nullptr)));
+      recorded.last_address = Address(value);
+    }
+  }
+  return snapshot;
+}
+
+bool TensorReader::Holds(const TensorSnapshot::State& snapshot, const nb::dict& entries) const {
+  std::size_t i = 0;
+  nb::handle last;
+  for (const auto& [name, value] : entries) {
+    if (!IsTensor(value)) continue;
+    if (i == snapshot.references.size() || !RefersTo(snapshot.references[i], value)) return false;
+    last = value;
+    ++i;
+  }
+  return i == snapshot.references.size() &&
+         (!last.is_valid() || Address(last) == snapshot.last_address);
+}
+
+bool TensorReader::Holds(const TensorSnapshot& snapshot, const nb::list& parameters,
+                         const nb::dict& state) const {
+  if (parameters.size() != snapshot.parameters.size() || state.size() != snapshot.states.size()) {
+    return false;
+  }
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    if (Address(parameters[i]) != snapshot.parameters[i]) return false;
+  }
+  std::size_t i = 0;
+  for (const auto& [key, entries] : state) {
+    if (!Holds(snapshot.states[i++], nb::borrow<nb::dict>(entries))) return false;
+  }
+  return true;
+}
+
+nb::list TensorReader::ReadGradients(Plan& plan, const nb::list& parameters,
+                                     nb::list& stepped) const {
+  nb::list others;
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const nb::handle parameter = parameters[i];
+    const nb::object gradient = parameter.attr("grad");
+    if (gradient.is_none()) {
+      plan.SetGradient(i, {});
+      continue;
+    }
+    stepped.append(parameter);
+    DlTensor view{};
+    const bool readable = read_(gradient.ptr(), &view) == 0;
+    if (!readable) PyErr_Clear();  // sparse, say; the caller finds the words
+    const auto dtype = readable ? DTypeOf(view) : std::nullopt;
+    if (!dtype || !LieAlike(view, Read(parameter))) {
+      others.append(i);
+      continue;
+    }
+    const std::uintptr_t address = AddressOf(view);
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): torch's pointer with its offset
+    const auto* data = reinterpret_cast<const void*>(address == 0 ? kEmptyGradient : address);
+    plan.SetGradient(i, {data, *dtype});
+  }
+  return others;
+}
+
+}  // namespace flashoptim

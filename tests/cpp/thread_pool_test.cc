@@ -1,0 +1,197 @@
+// The pool of threads: every index once, nesting, concurrent callers, changes of the thread count,
+// forked children.
+#include <gtest/gtest.h>
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "cases.h"
+#include "cpu/thread_pool.h"
+#include "flashoptim/plan.h"
+#include "flashoptim/runtime.h"
+#include "sanitizers.h"
+#include "tensor_state.h"
+
+namespace flashoptim {
+namespace {
+
+using testing::Shape;
+using testing::StepCase;
+using testing::TensorState;
+
+constexpr Shape kSeveralChunks = {500, 130, 4};
+
+TEST(ParallelFor, CallsEveryIndexOnce) {
+  for (const int threads : {1, 2, 3, 8}) {
+    SetCpuThreads(threads);
+    for (const std::uint64_t count : {0U, 1U, 2U, 7U, 1000U}) {
+      std::vector<std::atomic<int>> calls(count);
+      auto body = [&](std::uint64_t i) { calls[i].fetch_add(1); };
+      cpu::ParallelFor(count, body);
+      for (const auto& call : calls) ASSERT_EQ(call.load(), 1);
+    }
+  }
+}
+
+TEST(ParallelFor, WhatABodyWroteIsThereAfterwards) {
+  SetCpuThreads(4);
+  std::vector<int> values(10000);
+  for (int round = 1; round <= 50; ++round) {
+    auto body = [&](std::uint64_t i) { values[i] += static_cast<int>(i); };
+    cpu::ParallelFor(values.size(), body);
+    for (std::size_t i = 0; i < values.size(); i += 97) {
+      ASSERT_EQ(values[i], round * static_cast<int>(i));
+    }
+  }
+}
+
+TEST(ParallelFor, NestsInsideABody) {
+  SetCpuThreads(3);
+  std::atomic<std::uint64_t> calls{0};
+  auto inner = [&](std::uint64_t) { calls.fetch_add(1); };
+  auto outer = [&](std::uint64_t) { cpu::ParallelFor(10, inner); };
+  cpu::ParallelFor(20, outer);
+  EXPECT_EQ(calls.load(), 200U);
+}
+
+TEST(ParallelFor, ServesSeveralCallersAtOnce) {
+  SetCpuThreads(3);
+  std::atomic<std::uint64_t> calls{0};
+  const auto caller = [&] {
+    auto body = [&](std::uint64_t) { calls.fetch_add(1); };
+    for (int i = 0; i < 200; ++i) cpu::ParallelFor(17, body);
+  };
+  std::vector<std::thread> callers;
+  for (int i = 0; i < 4; ++i) callers.emplace_back(caller);
+  for (std::thread& thread : callers) thread.join();
+  EXPECT_EQ(calls.load(), 4U * 200U * 17U);
+}
+
+TEST(ThreadCount, IsCheckedAndKept) {
+  SetCpuThreads(5);
+  EXPECT_EQ(CpuThreads(), 5);
+  for (const int bad : {0, -3}) {
+    try {
+      SetCpuThreads(bad);
+      FAIL() << bad << " threads were accepted";
+    } catch (const std::invalid_argument& error) {
+      EXPECT_NE(std::string(error.what()).find(std::to_string(bad)), std::string::npos);
+    }
+  }
+  EXPECT_EQ(CpuThreads(), 5);
+}
+
+TEST(ThreadCount, ChangesBetweenLoopsAndUnderConcurrentLoops) {
+  std::atomic<bool> stop{false};
+  std::atomic<std::uint64_t> calls{0};
+  std::thread other([&] {
+    auto body = [&](std::uint64_t) { calls.fetch_add(1); };
+    while (!stop.load()) cpu::ParallelFor(5, body);
+  });
+  auto body = [](std::uint64_t) {};
+  for (int round = 0; round < 60; ++round) {
+    SetCpuThreads(1 + round % 5);
+    cpu::ParallelFor(50, body);
+  }
+  stop.store(true);
+  other.join();
+  EXPECT_EQ(calls.load() % 5, 0U);
+}
+
+StepCase ACase(std::size_t i) {
+  const std::vector<StepCase> cases = testing::ThinCases();
+  return cases[(i * 13) % cases.size()];
+}
+
+void TakeSteps(TensorState& tensor) {
+  Plan plan = testing::PlanOf({&tensor});
+  for (int step = 1; step <= tensor.shape().steps; ++step) {
+    tensor.FillGradient(step);
+    testing::SetGradients(plan, {&tensor});
+    plan.Step();
+  }
+}
+
+TEST(Plans, OnSeveralThreadsAtOnce) {
+  SetCpuThreads(3);
+  constexpr std::size_t kThreads = 4;
+  std::vector<std::unique_ptr<TensorState>> alone;
+  std::vector<std::unique_ptr<TensorState>> together;
+  for (std::size_t i = 0; i < kThreads; ++i) {
+    alone.push_back(std::make_unique<TensorState>(ACase(i), kSeveralChunks, i));
+    together.push_back(std::make_unique<TensorState>(ACase(i), kSeveralChunks, i));
+    TakeSteps(*alone[i]);
+  }
+  std::vector<std::thread> threads;
+  for (std::size_t i = 0; i < kThreads; ++i) {
+    threads.emplace_back([&, i] { TakeSteps(*together[i]); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (std::size_t i = 0; i < kThreads; ++i) {
+    EXPECT_EQ(together[i]->DifferenceFrom(*alone[i]), "");
+  }
+}
+
+// Runs `child` in a forked process; what it returns is the exit status.
+template <class Child>
+int ExitStatusOfFork(const Child& child) {
+  const pid_t pid = fork();
+  if (pid == 0) _exit(child());
+  int status = -1;
+  waitpid(pid, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+TEST(Fork, AChildStepsWithThreadsOfItsOwn) {
+  if (testing::kThreadSanitizer) {
+    GTEST_SKIP() << "ThreadSanitizer ends a child of a process with threads when it starts one";
+  }
+  SetCpuThreads(3);
+  TensorState parent(ACase(1), kSeveralChunks, 5);
+  TakeSteps(parent);  // the parent's pool exists now
+  const auto child = [&] {
+    TensorState tensor(ACase(1), kSeveralChunks, 5);
+    TakeSteps(tensor);
+    return tensor.DifferenceFrom(parent).empty() ? 0 : 1;
+  };
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(ExitStatusOfFork(child), 0);
+  // A grandchild, and the parent afterwards.
+  EXPECT_EQ(ExitStatusOfFork([&] { return child() + ExitStatusOfFork(child); }), 0);
+  TensorState again(ACase(1), kSeveralChunks, 5);
+  TakeSteps(again);
+  EXPECT_EQ(again.DifferenceFrom(parent), "");
+}
+
+TEST(Fork, WhileAnotherThreadHasThePool) {
+  if (testing::kThreadSanitizer) {
+    GTEST_SKIP() << "ThreadSanitizer ends a child of a process with threads when it starts one";
+  }
+  SetCpuThreads(2);
+  std::atomic<bool> stop{false};
+  std::thread other([&] {
+    auto body = [](std::uint64_t) {};
+    while (!stop.load()) cpu::ParallelFor(100, body);
+  });
+  for (int i = 0; i < 10; ++i) {
+    const int status = ExitStatusOfFork([] {
+      std::atomic<int> calls{0};
+      auto body = [&](std::uint64_t) { calls.fetch_add(1); };
+      cpu::ParallelFor(100, body);
+      return calls.load() == 100 ? 0 : 1;
+    });
+    EXPECT_EQ(status, 0);
+  }
+  stop.store(true);
+  other.join();
+}
+
+}  // namespace
+}  // namespace flashoptim

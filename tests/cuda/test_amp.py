@@ -1,0 +1,172 @@
+"""Mixed precision with torch's own tools: autocast and GradScaler."""
+
+from __future__ import annotations
+
+import copy
+
+import flashoptim_cpp as flash
+import pytest
+import torch
+from helpers import assert_same, contents, set_gradient
+from torch import Tensor, nn
+
+SCALE = 65536.0
+SCALED = pytest.mark.parametrize(
+    "make", [flash.FlashAdamW, flash.FlashSGD, flash.FlashLion], ids=lambda make: make.__name__
+)
+
+
+def model_of(device: torch.device, dtype: torch.dtype = torch.float32) -> nn.Module:
+    """A small network."""
+    layers = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 64), nn.LayerNorm(64))
+    return layers.to(device, dtype)
+
+
+def low_precision(device: torch.device) -> torch.dtype:
+    """The 16-bit dtype in which the models run; the CPU is slow at fp16."""
+    return torch.float16 if device.type == "cuda" else torch.bfloat16
+
+
+def scaled_backward(
+    model: nn.Module, scaler: torch.amp.GradScaler, device: torch.device, seed: int
+) -> None:
+    """Leaves scaled gradients in the model."""
+    generator = torch.Generator().manual_seed(seed)
+    inputs = torch.randn(32, 64, generator=generator).to(device)
+    with torch.autocast(device.type, dtype=low_precision(device)):
+        loss = (model(inputs) - inputs).float().pow(2).mean()
+    scaler.scale(loss).backward()
+
+
+def names_of(model: nn.Module) -> list[str]:
+    return [name for name, _ in model.named_parameters()]
+
+
+@SCALED
+@pytest.mark.parametrize("clip", [False, True], ids=["plain", "clipped"])
+def test_scaled_steps_are_those_of_unscaled_gradients(
+    make: type[flash.FlashOptimizer], clip: bool, device: torch.device
+) -> None:
+    """Gradients are unscaled once, with `unscale_` and clipping before the step or without."""
+    model = model_of(device)
+    twin = copy.deepcopy(model)
+    optimizer, other = make(model.parameters(), lr=1e-3), make(twin.parameters(), lr=1e-3)
+    scaler = torch.amp.GradScaler(device.type, init_scale=SCALE)
+    for step in range(4):
+        optimizer.zero_grad()
+        scaled_backward(model, scaler, device, step)
+        if clip:
+            scaler.unscale_(optimizer)
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        for param, same in zip(model.parameters(), twin.parameters(), strict=True):
+            assert param.grad is not None
+            same.grad = param.grad.clone() if clip else param.grad / SCALE
+        scaler.step(optimizer)
+        scaler.update()
+        other.step()
+    assert scaler.get_scale() == SCALE
+    assert_same(
+        contents(twin.parameters(), other),
+        contents(model.parameters(), optimizer),
+        names_of(model),
+    )
+
+
+@SCALED
+@pytest.mark.parametrize("value", ["inf", "nan"])
+@pytest.mark.parametrize("last_on", ["the device", "the CPU"])
+def test_a_skipped_step_changes_nothing(
+    make: type[flash.FlashOptimizer], value: str, last_on: str, device: torch.device
+) -> None:
+    """Neither weights nor states nor step counts, wherever the one bad gradient is."""
+    last = torch.device("cpu") if last_on == "the CPU" else device
+    places = {"first": device, "second": device, "last": last}
+    params = [nn.Parameter(torch.randn(8, 70).to(place)) for place in places.values()]
+    names = list(places)
+    optimizer = make(params, lr=1e-3)
+    scaler = torch.amp.GradScaler(device.type, init_scale=SCALE)
+    for bad in range(3):
+        for scaled in (1.0, float(value)):
+            scaler.scale(torch.ones((), device=device))
+            for index, param in enumerate(params):
+                param.grad = torch.full_like(param, 0.1 * scaler.get_scale())
+                if index == bad:
+                    param.grad[-1, -1] *= scaled
+            before = contents(params, optimizer)
+            scale = scaler.get_scale()
+            scaler.step(optimizer)
+            scaler.update()
+            if scaled != 1.0:
+                assert scaler.get_scale() == scale / 2
+                assert_same(before, contents(params, optimizer), names, "not skipped")
+    assert all(float(optimizer.state[param]["step"]) == 3 for param in params)
+
+
+def test_a_skipped_first_step_can_be_saved(device: torch.device) -> None:
+    param = nn.Parameter(torch.randn(8, 64).to(device))
+    weight = param.detach().clone()
+    optimizer = flash.FlashAdamW([param])
+    scaler = torch.amp.GradScaler(device.type, init_scale=SCALE)
+    scaler.scale(torch.ones((), device=device))
+    param.grad = torch.full_like(param, float("inf"))
+    scaler.step(optimizer)
+    scaler.update()
+    assert torch.equal(weight, param.detach())
+    saved = optimizer.state_dict()
+    assert all(float(state["step"]) == 0 for state in saved["state"].values())
+    fresh = flash.FlashAdamW([param])
+    fresh.load_state_dict(saved)
+    param.grad = torch.ones_like(param)
+    fresh.step()
+    assert float(fresh.state[param]["step"]) == 1
+
+
+def test_fp16_weights_under_a_scaler(device: torch.device) -> None:
+    """A model cast to fp16: GradScaler lets an optimizer have fp16 gradients that scales itself."""
+    assert getattr(flash.FlashAdamW, "_step_supports_amp_scaling", False), (
+        "FlashAdamW does not take grad_scale and found_inf from GradScaler "
+        "(_step_supports_amp_scaling), so GradScaler refuses the gradients of fp16 parameters"
+    )
+    params = [nn.Parameter(torch.randn(8, 64).to(device, torch.float16)) for _ in range(2)]
+    twins = [nn.Parameter(param.detach().clone()) for param in params]
+    names = ["first", "second"]
+    optimizer, other = flash.FlashAdamW(params, lr=1e-3), flash.FlashAdamW(twins, lr=1e-3)
+    scaler = torch.amp.GradScaler(device.type, init_scale=SCALE)
+    for step in range(3):
+        scaler.scale(torch.ones((), device=device))
+        for param, twin in zip(params, twins, strict=True):
+            param.grad = (torch.randn(8, 64) * 1e-3 * SCALE).to(device, torch.float16)
+            set_gradient(twin, param.grad.float() / SCALE)
+        scaler.step(optimizer)
+        scaler.update()
+        other.step()
+        assert_same(contents(twins, other), contents(params, optimizer), names, f"step {step}")
+    params[1].grad = torch.full_like(params[1], float("inf"))
+    scaler.step(optimizer)
+    scaler.update()
+    assert_same(contents(twins, other), contents(params, optimizer), names, "not skipped")
+    assert scaler.get_scale() == SCALE / 2
+
+
+@pytest.mark.parametrize("weights", [torch.float32, torch.bfloat16], ids=str)
+@SCALED
+def test_training_under_bf16_autocast(
+    make: type[flash.FlashOptimizer], weights: torch.dtype, device: torch.device
+) -> None:
+    model = model_of(device)
+    flash.cast_model(model, weights)
+    lr = 0.5 if make is flash.FlashSGD else 1e-3
+    optimizer = make(model.parameters(), lr=lr)
+    inputs = torch.randn(256, 64).to(device, weights)
+    target = torch.sin(inputs.float().roll(3, dims=1))
+    losses: list[Tensor] = []
+    for _ in range(60):
+        optimizer.zero_grad()
+        with torch.autocast(device.type, dtype=torch.bfloat16):
+            output = model(inputs)
+        loss = (output.float() - target).pow(2).mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+    first, last = float(losses[0]), float(losses[-1])
+    assert last < 0.7 * first, f"the loss went from {first} to {last}"

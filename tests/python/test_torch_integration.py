@@ -1,0 +1,283 @@
+"""The optimizers among tools of torch: schedulers, closures, hooks, groups, scaling."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import flashoptim_cpp as flash
+import pytest
+import torch
+from common import RULES, bits_of, mixed_parameters, parameter, same_bits, set_gradients, train
+from torch import nn
+from torch.optim import lr_scheduler as schedulers
+
+SCHEDULERS: dict[str, Callable[[Any], Any]] = {
+    "LambdaLR": lambda o: schedulers.LambdaLR(o, lambda step: 0.9**step),
+    "MultiplicativeLR": lambda o: schedulers.MultiplicativeLR(o, lambda _: 0.9),
+    "StepLR": lambda o: schedulers.StepLR(o, 2),
+    "MultiStepLR": lambda o: schedulers.MultiStepLR(o, [2, 4]),
+    "ConstantLR": lambda o: schedulers.ConstantLR(o, total_iters=3),
+    "LinearLR": lambda o: schedulers.LinearLR(o),
+    "ExponentialLR": lambda o: schedulers.ExponentialLR(o, 0.8),
+    "PolynomialLR": lambda o: schedulers.PolynomialLR(o, 10),
+    "CosineAnnealingLR": lambda o: schedulers.CosineAnnealingLR(o, 5),
+    "CosineAnnealingWarmRestarts": lambda o: schedulers.CosineAnnealingWarmRestarts(o, 2),
+    "CyclicLR": lambda o: schedulers.CyclicLR(o, 1e-4, 1e-2, step_size_up=2, cycle_momentum=False),
+    "CyclicLR with momentum": lambda o: schedulers.CyclicLR(o, 1e-4, 1e-2, step_size_up=2),
+    "OneCycleLR": lambda o: schedulers.OneCycleLR(o, 1e-2, total_steps=10),
+    "SequentialLR": lambda o: schedulers.SequentialLR(
+        o, [schedulers.ConstantLR(o), schedulers.ExponentialLR(o, 0.9)], [3]
+    ),
+    "ChainedScheduler": lambda o: schedulers.ChainedScheduler(
+        [schedulers.ConstantLR(o), schedulers.ExponentialLR(o, 0.9)]
+    ),
+}
+
+
+def losses_of_steps(optimizer: Any, param: nn.Parameter, scheduler: Any, **_: Any) -> list[float]:
+    rates = []
+    for step in range(6):
+        set_gradients([param], step)
+        optimizer.step()
+        scheduler.step()
+        rates.append(float(optimizer.param_groups[0]["lr"]))
+    return rates
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_every_scheduler_drives_the_steps_as_it_drives_torchs(name: str) -> None:
+    param, twin = parameter(4, 64), parameter(4, 64)
+    with torch.no_grad():
+        twin.copy_(param)
+    ours = flash.FlashAdamW([param], lr=1e-3, quantize=False)
+    theirs = torch.optim.AdamW([twin], lr=1e-3)
+    assert losses_of_steps(ours, param, SCHEDULERS[name](ours)) == losses_of_steps(
+        theirs, twin, SCHEDULERS[name](theirs)
+    )
+    torch.testing.assert_close(param, twin, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:Detected call of")
+def test_reduce_on_plateau_and_averaging_work() -> None:
+    param = parameter(4, 64)
+    optimizer = flash.FlashAdamW([param], lr=1.0)
+    plateau = schedulers.ReduceLROnPlateau(optimizer, patience=0)
+    for _ in range(3):
+        plateau.step(1.0)
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.01)
+    torch.optim.swa_utils.SWALR(optimizer, swa_lr=0.05).step()
+
+
+def test_a_learning_rate_changed_by_hand_is_used_by_the_step_and_by_a_new_scheduler() -> None:
+    param = nn.Parameter(torch.zeros(4, 64))
+    optimizer = flash.FlashSGD([param], lr=1.0)
+    optimizer.param_groups[0]["lr"] = 0.25
+    param.grad = torch.ones_like(param)
+    optimizer.step()
+    assert bool((param == -0.25).all())
+    schedulers.ExponentialLR(optimizer, 0.5)
+    assert optimizer.param_groups[0]["initial_lr"] == 0.25
+
+
+def test_a_closure_is_called_with_gradients_on_and_its_loss_returned() -> None:
+    param = parameter(4, 64)
+    optimizer = flash.FlashSGD([param], lr=0.1)
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = param.square().sum()
+        loss.backward()
+        return loss
+
+    with torch.no_grad():
+        before = float(param.square().sum())
+        loss = optimizer.step(closure)
+        assert float(loss) == before
+        assert float(param.square().sum()) < before
+    assert optimizer.step() is None
+
+
+def test_groups_added_later_step_too() -> None:
+    first, second = parameter(4, 64), parameter(4, 64)
+    optimizer = flash.FlashAdamW([first], lr=1e-3)
+    train([first], optimizer, range(2))
+    optimizer.add_param_group({"params": [second], "lr": 0.5})
+    before = second.detach().clone()
+    train([first, second], optimizer, range(2, 4))
+    assert float((second - before).detach().abs().mean()) > 0.1
+    assert [float(optimizer.state[p]["step"]) for p in (first, second)] == [4, 2]
+
+
+def test_parameters_removed_or_replaced_by_hand() -> None:
+    params = [parameter(4, 64) for _ in range(3)]
+    optimizer = flash.FlashAdamW(params)
+    train(params, optimizer, range(2))
+    replacement = parameter(4, 64)
+    optimizer.param_groups[0]["params"] = [params[0], replacement]
+    train([params[0], replacement, params[2]], optimizer, range(2, 3))
+    assert [float(optimizer.state[p]["step"]) for p in (params[0], replacement)] == [3, 1]
+    assert float(optimizer.state[params[2]]["step"]) == 2
+    assert int(optimizer.state[replacement]["stream_key"]) == 3
+
+
+def test_a_state_cleared_by_hand_starts_afresh() -> None:
+    params = [parameter(4, 64) for _ in range(2)]
+    optimizer = flash.FlashAdamW(params)
+    train(params, optimizer, range(2))
+    del optimizer.state[params[0]]
+    train(params, optimizer, range(2, 3))
+    assert [float(optimizer.state[p]["step"]) for p in params] == [1, 3]
+    optimizer.state.clear()
+    train(params, optimizer, range(3, 4))
+    assert [float(optimizer.state[p]["step"]) for p in params] == [1, 1]
+
+
+def test_other_things_kept_in_the_state_stay() -> None:
+    param = parameter(4, 64)
+    optimizer = flash.FlashAdamW([param])
+    train([param], optimizer, range(2))
+    optimizer.state[param]["note"] = "mine"
+    train([param], optimizer, range(2, 4))
+    assert optimizer.state[param]["note"] == "mine"
+    assert float(optimizer.state[param]["step"]) == 4
+
+
+@pytest.mark.parametrize("what", ["parameter", "state", "state data", "gradient"])
+def test_tensors_that_move_in_memory_are_followed(what: str) -> None:
+    params = mixed_parameters()
+    optimizer = flash.FlashAdamW(params)
+    train(params, optimizer, range(2))
+    twins, twin = copy.deepcopy((params, optimizer))
+    for step in range(2, 5):
+        for param in params:
+            state = optimizer.state[param]
+            if what == "parameter":
+                param.data = param.data.clone()
+            elif what == "state":
+                optimizer.state[param] = {name: value.clone() for name, value in state.items()}
+            elif what == "state data":
+                for value in state.values():
+                    value.data = value.data.clone()
+            else:
+                param.grad = None
+        train(params, optimizer, range(step, step + 1))
+        train(twins, twin, range(step, step + 1))
+    assert same_bits(bits_of(params, optimizer), bits_of(twins, twin))
+
+
+def test_a_model_cast_after_the_optimizer_was_made_and_after_steps() -> None:
+    model = nn.Linear(64, 8)
+    optimizer = flash.FlashAdamW(model.parameters())
+    model.to(torch.bfloat16)
+    train(list(model.parameters()), optimizer, range(2))
+    assert optimizer.state[model.weight]["weight_correction"].dtype == torch.int8
+    model.float()
+    train(list(model.parameters()), optimizer, range(2, 4))
+    assert "weight_correction" not in optimizer.state[model.weight]
+    assert float(optimizer.state[model.weight]["step"]) == 4
+
+
+def test_gradients_are_cleared_as_torch_does() -> None:
+    param = parameter(4, 64)
+    optimizer = flash.FlashAdamW([param])
+    set_gradients([param], 0)
+    optimizer.zero_grad(set_to_none=False)
+    assert bool((param.grad == 0).all())
+    optimizer.zero_grad()
+    assert param.grad is None
+
+
+def test_step_hooks_run() -> None:
+    param = parameter(4, 64)
+    optimizer = flash.FlashAdamW([param])
+    calls: list[str] = []
+    optimizer.register_step_pre_hook(lambda *_: calls.append("before"))
+    optimizer.register_step_post_hook(lambda *_: calls.append("after"))
+    train([param], optimizer, range(1))
+    assert calls == ["before", "after"]
+
+
+def test_tied_weights_are_stepped_once() -> None:
+    embedding = nn.Embedding(16, 64)
+    head = nn.Linear(64, 16, bias=False)
+    head.weight = embedding.weight
+    model = nn.Sequential(embedding, head)
+    optimizer = flash.FlashAdamW(model.parameters())
+    model(torch.arange(4)).sum().backward()
+    optimizer.step()
+    assert len(optimizer.state) == 1
+    assert float(optimizer.state[head.weight]["step"]) == 1
+
+
+@pytest.mark.filterwarnings("ignore:optimizer contains a parameter group with duplicate")
+def test_a_parameter_listed_twice_is_stepped_once() -> None:
+    param = parameter(4, 64)
+    optimizer = flash.FlashAdamW([param, param])
+    train([param], optimizer, range(2))
+    assert float(optimizer.state[param]["step"]) == 2
+
+
+def test_gradient_scaling_unscales_and_skips_as_for_torch() -> None:
+    params, twins = [parameter(4, 64)], [parameter(4, 64)]
+    with torch.no_grad():
+        twins[0].copy_(params[0])
+    runs = []
+    for tensors, make in ((params, flash.FlashSGD), (twins, torch.optim.SGD)):
+        optimizer = make(tensors, lr=0.1)
+        scaler = torch.amp.GradScaler("cpu", init_scale=65536.0, growth_interval=2)
+        scales = []
+        for step in range(6):
+            set_gradients(tensors, step)
+            tensors[0].grad.mul_(scaler.get_scale())
+            if step in (0, 3):
+                tensors[0].grad[0, 0] = float("inf")
+            scaler.scale(torch.ones(()))
+            scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(tensors, 1.0)
+            scaler.step(optimizer)
+            scaler.update()
+            scales.append(scaler.get_scale())
+        runs.append(scales)
+        if make is flash.FlashSGD:
+            assert float(optimizer.state[tensors[0]]["step"]) == 4
+    assert runs[0] == runs[1]
+    torch.testing.assert_close(params[0], twins[0], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_small_network_learns(rule: str) -> None:
+    make, options = RULES[rule]
+    model = nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1))
+    flash.cast_model(model)
+    lr = {"sgd": 0.3, "lion": 1e-3}.get(rule, 0.03 if "sgd" in rule else 3e-3)
+    optimizer = make(model.parameters(), **{**options, "weight_decay": 0.0, "lr": lr})
+    x = torch.randn(256, 64, dtype=torch.bfloat16)
+    y = x[:, :4].sum(dim=1, keepdim=True).tanh()
+    losses = []
+    for _ in range(150):
+        optimizer.zero_grad()
+        loss = (model(x) - y).float().square().mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.1 * losses[0]
+
+
+def test_the_optimizer_works_inside_a_compiled_function_without_being_traced() -> None:
+    param = parameter(4, 64)
+    optimizer = flash.FlashAdamW([param])
+    step = torch.compile(lambda: optimizer.step(), backend="eager")
+    for i in range(3):
+        set_gradients([param], i)
+        step()
+    assert float(optimizer.state[param]["step"]) == 3
+
+
+def test_printing_names_the_class_and_the_options() -> None:
+    text = repr(flash.FlashLion([parameter(2)], lr=0.125))
+    assert text.startswith("FlashLion (")
+    assert "lr: 0.125" in text
+    assert "codec: root" in text

@@ -1,0 +1,199 @@
+"""Master weights: small updates, zeros, decay to nothing, and conversions from and to fp32."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import flashoptim_cpp as flash
+import pytest
+import torch
+from common import RULES, master, parameter, same_bits, set_gradients, train
+from torch import nn
+
+SIXTEEN = (torch.bfloat16, torch.float16)
+
+
+@pytest.mark.parametrize("dtype", SIXTEEN)
+@pytest.mark.parametrize(
+    ("options", "bound"),
+    [
+        # Nearest rounding errs by at most half a unit of the master weight each time, 2^-17 for
+        # 24 bits of bf16 below 1, an eighth of that for fp16.
+        ({"master_weight_bits": 24}, 1000 * 2.0**-17),
+        ({"master_weight_bits": 32}, 1000 * 2.0**-25),
+        # Stochastic rounding is right on average: 2,048 elements, each the sum of 1,000 roundings
+        # to a multiple of 2^-8 (bf16), deviate by 1e-3 on average.
+        ({"master_weight_bits": 16, "stochastic_rounding": True}, 4e-3),
+    ],
+    ids=["24", "32", "stochastic"],
+)
+def test_updates_below_half_a_unit_are_kept(
+    dtype: torch.dtype, options: dict[str, Any], bound: float
+) -> None:
+    param = nn.Parameter(torch.ones(32, 64, dtype=dtype))
+    optimizer = flash.FlashSGD([param], lr=1e-4, **options)
+    for _ in range(1000):
+        param.grad = torch.ones_like(param)
+        optimizer.step()
+    assert abs(float(master(param, optimizer).double().mean()) - 0.9) <= bound
+
+
+@pytest.mark.filterwarnings("ignore:.*updates below half a unit")
+def test_without_a_correction_they_are_lost() -> None:
+    param = nn.Parameter(torch.ones(32, 64, dtype=torch.bfloat16))
+    optimizer = flash.FlashSGD([param], lr=1e-4, master_weight_bits=None)
+    for _ in range(100):
+        param.grad = torch.ones_like(param)
+        optimizer.step()
+    assert bool((param == 1).all())
+
+
+@pytest.mark.parametrize("options", [{}, {"codec": "softsign"}, {"quantize": False}], ids=str)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("rule", RULES)
+def test_zeros_stay_zero(rule: str, dtype: torch.dtype, options: dict[str, Any]) -> None:
+    make, defaults = RULES[rule]
+    param = nn.Parameter(torch.zeros(5, 70, dtype=dtype))
+    optimizer = make([param], **defaults, **options)
+    for _ in range(50):
+        param.grad = torch.zeros_like(param)
+        optimizer.step()
+    assert bool((master(param, optimizer) == 0).all())
+    for moment in ("exp_avg", "momentum_buffer"):
+        if moment in optimizer.state[param]:
+            assert bool((optimizer.state[param][moment] == 0).all())
+
+
+@pytest.mark.parametrize("options", [{}, {"codec": "softsign"}, {"quantize": False}], ids=str)
+@pytest.mark.parametrize("rule", [r for r in RULES if r != "sgd"])
+def test_decaying_moments_never_become_subnormal(rule: str, options: dict[str, Any]) -> None:
+    make, defaults = RULES[rule]
+    param = parameter(8, 64)
+    optimizer = make([param], **{**defaults, "weight_decay": 0.0}, **options)
+    train([param], optimizer, range(3))
+    smallest = torch.finfo(torch.float32).tiny
+    for step in range(2000):
+        param.grad = torch.zeros_like(param)
+        optimizer.step()
+        if step % 100 == 99:
+            for name, value in optimizer.state[param].items():
+                if value.is_floating_point():
+                    subnormal = (value != 0) & (value.abs() < smallest)
+                    assert not bool(subnormal.any()), name
+
+
+@pytest.mark.parametrize("dtype", SIXTEEN)
+def test_32_bits_restore_fp32_weights(dtype: torch.dtype) -> None:
+    values = torch.cat([torch.randn(4096), torch.tensor([0.0, -0.0, 1.0, -1.0, 2.0**-14])])
+    correction = flash.compute_ecc_bits(values, values.to(dtype), master_bytewidth=4)
+    assert correction.dtype == torch.int16
+    restored = flash.reconstruct_fp32_param(values.to(dtype), correction)
+    exact = values.abs() >= 2.0**-14 if dtype == torch.float16 else torch.ones_like(values) > 0
+    different = (restored != values) & exact
+    # The largest correction is one short of half a unit, where a cast rounds a tie down.
+    ties = (values - values.to(dtype)).abs() * 2 >= (
+        values.to(dtype) * (1 + 2**-7) - values.to(dtype)
+    ).abs()
+    assert not bool((different & ~ties).any())
+    torch.testing.assert_close(restored, values, rtol=2.0**-22, atol=2.0**-37)
+
+
+@pytest.mark.parametrize("dtype", SIXTEEN)
+def test_24_bits_restore_weights_to_a_small_part_of_a_unit(dtype: torch.dtype) -> None:
+    values = torch.randn(4096)
+    correction = flash.compute_ecc_bits(values, values.to(dtype), master_bytewidth=3)
+    assert correction.dtype == torch.int8
+    restored = flash.reconstruct_fp32_param(values.to(dtype), correction)
+    unit = {torch.bfloat16: 2.0**-7, torch.float16: 2.0**-10}[dtype]
+    torch.testing.assert_close(restored, values, rtol=unit * 2.0**-8, atol=2.0**-30)
+
+
+@pytest.mark.parametrize("dtype", SIXTEEN)
+@pytest.mark.parametrize("width", [3, 4])
+def test_corrections_of_ties_that_a_cast_rounded_down(dtype: torch.dtype, width: int) -> None:
+    unit = {torch.bfloat16: 2.0**-7, torch.float16: 2.0**-10}[dtype]
+    ties = torch.tensor([1 + unit / 2, -1 - unit / 2, 1 + 5 * unit / 2])
+    narrow = ties.to(dtype)  # to even, which is towards zero here
+    assert bool((narrow.abs() < ties.abs()).all())
+    restored = flash.reconstruct_fp32_param(narrow, flash.compute_ecc_bits(ties, narrow, width))
+    assert bool(((restored - ties).abs() <= unit * 2.0 ** (-8 if width == 3 else -13)).all())
+    assert bool(((restored - narrow.float()).abs() <= unit / 2).all())
+
+
+@pytest.mark.parametrize("dtype", SIXTEEN)
+def test_a_stale_correction_pulls_a_changed_weight_by_half_a_unit_at_most(
+    dtype: torch.dtype,
+) -> None:
+    param = parameter(16, 64, dtype=dtype)
+    optimizer = flash.FlashSGD([param], lr=1e-3)
+    train([param], optimizer, range(20))
+    with torch.no_grad():
+        param.copy_(torch.randn(16, 64))
+    unit = {torch.bfloat16: 2.0**-7, torch.float16: 2.0**-10}[dtype]
+    pulled = (master(param, optimizer) - param.detach().float()).abs()
+    assert bool((pulled <= unit / 2 * param.detach().float().abs() + 2.0**-25).all())
+
+
+def test_conversion_helpers_keep_shape_and_refuse_what_does_not_fit() -> None:
+    fp32 = torch.randn(4, 6).t()
+    narrow = fp32.bfloat16()
+    correction = flash.compute_ecc_bits(fp32, narrow)
+    assert flash.reconstruct_fp32_param(narrow, correction).shape == (6, 4)
+    torch.testing.assert_close(
+        flash.reconstruct_fp32_param(narrow, correction), fp32, rtol=1e-6, atol=0
+    )
+    assert same_bits(flash.reconstruct_fp32_param(narrow, None), narrow.float())
+    with pytest.raises(TypeError, match=r"must be bfloat16 or float16, not torch.float32"):
+        flash.reconstruct_fp32_param(fp32, correction)
+    with pytest.raises(TypeError, match=r"error_bits must be int8 or int16, not torch.int32"):
+        flash.reconstruct_fp32_param(narrow, correction.int())
+    with pytest.raises(ValueError, match=r"\[4, 6\] and the parameter \[6, 4\]"):
+        flash.reconstruct_fp32_param(narrow, correction.t())
+    with pytest.raises(TypeError, match=r"fp32_param must be float32, not torch.float64"):
+        flash.compute_ecc_bits(fp32.double(), narrow)
+    with pytest.raises(ValueError, match=r"\[4, 6\] and narrow_param \[6, 4\]"):
+        flash.compute_ecc_bits(fp32.t(), narrow)
+    with pytest.raises(ValueError, match="master_bytewidth must be 3 or 4, not 2"):
+        flash.compute_ecc_bits(fp32, narrow, 2)
+
+
+@pytest.mark.parametrize("codec", ["root", "softsign"])
+@pytest.mark.parametrize("second", [False, True])
+@pytest.mark.parametrize("shape", [(8, 64), (3, 100), (70,), (2, 3, 5), (0, 4)])
+def test_quantizing_what_was_dequantized_gives_the_same_bytes(
+    codec: Any, second: bool, shape: tuple[int, ...]
+) -> None:
+    values = torch.randn(shape).square() if second else torch.randn(shape)
+    codes, scale = flash.quantize(values, codec, second_moment=second)
+    assert codes.dtype == (torch.uint8 if second else torch.int8)
+    assert codes.shape == values.shape
+    restored = flash.dequantize(codes, scale, codec)
+    again = flash.quantize(restored, codec, second_moment=second)
+    assert same_bits([codes, scale], list(again))
+    if values.numel():
+        assert float((restored - values).abs().max()) < 0.02 * float(values.abs().max())
+
+
+def test_quantization_helpers_refuse_what_does_not_fit() -> None:
+    codes, scale = flash.quantize(torch.randn(4, 64))
+    with pytest.raises(ValueError, match="codec must be 'root' or 'softsign', not 'none'"):
+        flash.quantize(torch.randn(4, 64), "none")
+    with pytest.raises(ValueError, match="holes or overlaps"):
+        flash.quantize(torch.randn(4, 64)[:, ::2])
+    with pytest.raises(TypeError, match=r"int8 or uint8 .* not torch.int16"):
+        flash.dequantize(codes.short(), scale)
+    with pytest.raises(ValueError, match=r"scales must be \[4, 1\], not \[4, 2\]"):
+        flash.dequantize(codes, torch.ones(4, 2))
+
+
+def test_a_weight_and_its_master_agree_while_training() -> None:
+    param = parameter(16, 64, dtype=torch.bfloat16)
+    plain = nn.Parameter(param.detach().float())
+    narrow = flash.FlashAdamW([param], lr=1e-3, master_weight_bits=32)
+    wide = flash.FlashAdamW([plain], lr=1e-3)
+    for step in range(50):
+        set_gradients([param], step)
+        plain.grad = param.grad.float()
+        narrow.step()
+        wide.step()
+    assert same_bits(master(param, narrow), plain.detach())
