@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "flashoptim/hyperparameters.h"
 #include "flashoptim/types.h"
 
 namespace flashoptim {
@@ -40,24 +41,6 @@ struct TensorBinding {
   float* step = nullptr;  ///< step count, in host memory
   std::uint64_t stream_key = 0;
   std::uint32_t parameter_group = 0;  ///< index into the hyper-parameters of a step
-};
-
-/// Hyper-parameters of one parameter group, as torch names them. A rule reads those it has.
-struct Hyperparameters {
-  double lr = 1e-3;
-  double initial_lr = 1e-3;  ///< for WeightDecay::kFullyDecoupled
-  double beta1 = 0.9;
-  double beta2 = 0.999;
-  double eps = 1e-8;
-  double momentum = 0.0;
-  double dampening = 0.0;
-  double weight_decay = 0.0;
-  WeightDecay weight_decay_kind = WeightDecay::kCoupled;
-  bool nesterov = false;
-  bool maximize = false;
-  bool stochastic_rounding = false;  ///< of the weights
-  Nonfinite nonfinite = Nonfinite::kPropagate;
-  std::uint64_t seed = 0;
 };
 
 /// A tensor's gradient in one step; null data: no gradient, the tensor is left alone.

@@ -27,4 +27,5 @@
 #include "core/codec_root-inl.h"
 #include "core/codec_softsign-inl.h"
 #include "core/rules-inl.h"
+#include "core/step_scalars-inl.h"
 // clang-format on

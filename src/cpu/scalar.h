@@ -7,7 +7,11 @@
 #include <cmath>
 #include <cstdint>
 
+#include "flashoptim/types.h"
+
 namespace flashoptim::scalar {
+
+using std::sqrt;
 
 #define FLASHOPTIM_FN inline
 #include "core/formulas-inl.h"

@@ -8,8 +8,8 @@
 #include "core/tensor_task.h"
 #include "cpu/backend.h"
 #include "cpu/float_environment.h"
+#include "cpu/scalar.h"
 #include "cuda/backend.h"
-#include "optimizer/scalars.h"
 #include "optimizer/validate.h"
 
 namespace flashoptim {
@@ -123,8 +123,9 @@ struct Plan::Impl {
       const TensorBinding& tensor = tensors[i];
       const Hyperparameters& group = GroupOf(i);
       const auto step = static_cast<std::uint64_t>(*tensor.step) + 1;
-      task.scalars = MakeScalars(rule, group, step);
-      MakeStreamSeeds(group.seed, tensor.stream_key, step, task.stream_seeds);
+      task.scalars = scalar::MakeScalars<core::StepScalars>(rule, group, step);
+      scalar::MakeStreamSeeds<scalar::Lanes>(group.seed, tensor.stream_key, step,
+                                             task.stream_seeds);
       if (rule == Rule::kSgd) {
         // Without momentum the buffer, if there is one, has no part in the step (format, 8.2).
         task.rule = group.momentum == 0.0 ? core::KernelRule::kSgd : KernelRuleOf(rule, tensor);

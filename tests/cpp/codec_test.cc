@@ -56,6 +56,7 @@ std::vector<float> Scales(const CodecCase& codec) {
     }
   }
   std::vector<float> scales;
+  scales.reserve(images.size());
   for (const std::uint32_t image : images) {
     scales.push_back(FromBits(std::min(image, codec.highest_scale)));
   }

@@ -11,7 +11,6 @@
 #include "cpu/scalar_codecs.h"
 #include "flashoptim/convert.h"
 #include "golden.h"
-#include "optimizer/scalars.h"
 
 namespace flashoptim {
 namespace {
@@ -49,7 +48,8 @@ TEST(GoldenRandom, Mix) {
 TEST(GoldenRandom, StreamSeeds) {
   for (const auto& row : LoadGolden("random_stream").at("stream_seeds")) {
     std::uint32_t seeds[4] = {};
-    MakeStreamSeeds(Number(row.at("seed")), Number(row.at("key")), Number(row.at("step")), seeds);
+    scalar::MakeStreamSeeds<scalar::Lanes>(Number(row.at("seed")), Number(row.at("key")),
+                                           Number(row.at("step")), seeds);
     const auto expected = Words(row.at("streams"), 8);
     for (std::size_t i = 0; i < 4; ++i) EXPECT_EQ(seeds[i], expected.at(i)) << row.dump();
   }

@@ -32,13 +32,13 @@ void* malloc(std::size_t size) {
   allocations.fetch_add(1, std::memory_order_relaxed);
   return __libc_malloc(size);
 }
-void* calloc(std::size_t count, std::size_t size) {
+void* calloc(std::size_t nmemb, std::size_t size) {
   allocations.fetch_add(1, std::memory_order_relaxed);
-  return __libc_calloc(count, size);
+  return __libc_calloc(nmemb, size);
 }
-void* realloc(void* p, std::size_t size) {
+void* realloc(void* ptr, std::size_t size) {
   allocations.fetch_add(1, std::memory_order_relaxed);
-  return __libc_realloc(p, size);
+  return __libc_realloc(ptr, size);
 }
 void* aligned_alloc(std::size_t alignment, std::size_t size) {
   allocations.fetch_add(1, std::memory_order_relaxed);

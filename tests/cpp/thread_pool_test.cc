@@ -70,6 +70,7 @@ TEST(ParallelFor, ServesSeveralCallersAtOnce) {
     for (int i = 0; i < 200; ++i) cpu::ParallelFor(17, body);
   };
   std::vector<std::thread> callers;
+  callers.reserve(4);
   for (int i = 0; i < 4; ++i) callers.emplace_back(caller);
   for (std::thread& thread : callers) thread.join();
   EXPECT_EQ(calls.load(), 4U * 200U * 17U);

@@ -368,6 +368,17 @@ class Tensor:
             self.weight[i], self.correction[i] = split(w, self.dtype, self.bits, random)
 
 
+def power64(base: Fraction, exponent: int) -> Fraction:
+    """8.1: the power in binary64, by squaring from the lowest bit on."""
+    result = Fraction(1)
+    while exponent:
+        if exponent & 1:
+            result = fp.round64(result * base)
+        base = fp.round64(base * base)
+        exponent >>= 1
+    return result
+
+
 class Scalars:
     """The host scalars of one tensor and step, and the rules (8) on one element."""
 
@@ -389,8 +400,8 @@ class Scalars:
         self.beta1, self.rest1 = to_float(beta1), to_float(r64(1 - beta1))
         self.beta2, self.rest2 = to_float(beta2), to_float(r64(1 - beta2))
         if h.rule in ("adam", "adamw"):
-            correction1 = r64(1 - r64(beta1**t))
-            correction2 = r64(1 - r64(beta2**t))
+            correction1 = r64(1 - power64(beta1, t))
+            correction2 = r64(1 - power64(beta2, t))
             self.alpha = to_float(r64(host(h.lr) / correction1))
             self.kappa = to_float(r64(1 / fp.sqrt64(correction2)))
         self.momentum = to_float(host(h.momentum))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import re
 import warnings
 from typing import Any
 
@@ -11,6 +12,8 @@ import flashoptim_cpp as flash
 import pytest
 import torch
 from common import RULES, parameter, same_bits, set_gradients, train
+from flashoptim_cpp import _C
+from flashoptim_cpp._state import check_device
 from torch import nn
 
 CLASSES = [flash.FlashSGD, flash.FlashSGDW, flash.FlashAdam, flash.FlashAdamW, flash.FlashLion]
@@ -162,6 +165,27 @@ def test_a_parameter_that_cannot_be_stepped_is_refused_by_name(
         flash.FlashAdamW([parameter(2), param])
     with pytest.raises(error, match=r"parameter 1 of group 0 \(head.weight\): "):
         flash.FlashAdamW([("body.weight", parameter(2)), ("head.weight", param)])
+
+
+def test_a_tensor_of_a_device_without_a_backend_is_refused_with_the_reason() -> None:
+    if _C.cuda_available():
+        pytest.skip("this machine steps CUDA tensors")
+    with pytest.raises(NotImplementedError, match=re.escape(_C.cuda_status())):
+        check_device(torch.device("cuda:0"))
+    with pytest.raises(NotImplementedError, match=r"it is on xpu; CPU tensors can be stepped"):
+        check_device(torch.device("xpu"))
+
+
+class Wrapped(torch.Tensor):
+    """A subclass that has no memory of its own, as sharded and quantized tensors."""
+
+    def __tensor_flatten__(self) -> None: ...
+
+
+def test_a_tensor_without_memory_of_its_own_is_refused() -> None:
+    param = nn.Parameter(torch.zeros(2, 2).as_subclass(Wrapped))
+    with pytest.raises(TypeError, match="it is a Wrapped; only plain tensors"):
+        flash.FlashAdamW([param])
 
 
 def test_a_frozen_parameter_may_be_of_any_dtype() -> None:

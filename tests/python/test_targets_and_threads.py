@@ -22,7 +22,7 @@ def digest(value: Any) -> str:
 
     def add(item: Any) -> None:
         if isinstance(item, Tensor):
-            sha.update(bytes(item.contiguous().reshape(-1).view(torch.uint8).tolist()))
+            sha.update(item.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
         elif isinstance(item, dict):
             for name in sorted(item):
                 sha.update(name.encode())

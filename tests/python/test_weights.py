@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import flashoptim_cpp as flash
@@ -197,3 +198,44 @@ def test_a_weight_and_its_master_agree_while_training() -> None:
         narrow.step()
         wide.step()
     assert same_bits(master(param, narrow), plain.detach())
+
+
+def corrected_model() -> tuple[nn.Module, flash.FlashOptimizer]:
+    model = nn.Sequential(nn.Linear(64, 32), nn.BatchNorm1d(32), nn.Linear(32, 8))
+    flash.cast_model(model)
+    optimizer = flash.FlashAdamW(model.parameters(), master_weight_bits=32)
+    train(list(model.parameters()), optimizer, range(5))
+    return model, optimizer
+
+
+def test_fp32_state_dicts_go_round_to_the_bit() -> None:
+    model, optimizer = corrected_model()
+    state_dict = optimizer.get_fp32_model_state_dict(nn.DataParallel(model))
+    assert state_dict.keys() == model.state_dict().keys()
+    assert same_bits(state_dict["0.weight"], master(model[0].weight, optimizer))
+    assert same_bits(state_dict["1.running_mean"], model[1].running_mean)
+    assert state_dict["1.num_batches_tracked"].dtype == torch.int64
+    before = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
+    with torch.no_grad():
+        for param in model.parameters():
+            param.zero_()
+    optimizer.forget_corrections()
+    assert bool((master(model[0].weight, optimizer) == 0).all())
+    optimizer.set_fp32_model_state_dict(model, state_dict)
+    assert same_bits(before[0], dict(model.state_dict()))
+    assert same_bits(before[1]["state"], optimizer.state_dict()["state"])
+
+
+def test_fp32_state_dicts_that_do_not_fit_are_refused_and_write_nothing() -> None:
+    model, optimizer = corrected_model()
+    good = optimizer.get_fp32_model_state_dict(model)
+    before = copy.deepcopy(model.state_dict())
+    zeros = {name: torch.zeros_like(value) for name, value in good.items()}
+    for name, value, error, message in (
+        ("2.weight", torch.zeros(8, 31), ValueError, r"'2.weight' is \[8, 31\]"),
+        ("2.weight", torch.zeros(8, 32).bfloat16(), TypeError, "'2.weight' is torch.bfloat16"),
+        ("3.weight", torch.zeros(1), ValueError, "the model has no '3.weight'"),
+    ):
+        with pytest.raises(error, match=message):
+            optimizer.set_fp32_model_state_dict(model, {**zeros, name: value})
+    assert same_bits(dict(before), dict(model.state_dict()))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from . import _C
-from ._state import CORRECTION_DTYPES, DTYPES
+from ._state import CORRECTION, CORRECTION_DTYPES, DTYPES, State
 
 _BITS: Final = {dtype: bits for bits, dtype in CORRECTION_DTYPES.items()}
 # Largest correction of a 32-bit master weight; that of a fp16 weight has 13 bits.
@@ -76,6 +77,66 @@ def compute_ecc_bits(fp32_param: Tensor, narrow_param: Tensor, master_bytewidth:
     outwards = master.abs() > narrow.float().abs()
     furthest = torch.where(outwards, largest, -largest - 1).to(correction.dtype)
     return torch.where(weight == narrow, correction, furthest)
+
+
+def fp32_state_dict(model: nn.Module, states: Mapping[Tensor, State]) -> dict[str, Tensor]:
+    """Copies of all tensors of a model, with fp32 master weights in place of 16-bit ones.
+
+    Args:
+        model: the model; wrappers for data parallelism are looked through.
+        states: optimizer states by parameter.
+    """
+    found = {}
+    for name, value in _unwrapped(model).state_dict(keep_vars=True).items():
+        correction = states.get(value, {}).get(CORRECTION)
+        if correction is not None:
+            found[name] = join(value, correction)
+        else:
+            wide = torch.float32 if value.is_floating_point() else value.dtype
+            found[name] = value.detach().to(wide, copy=True)
+    return found
+
+
+def load_fp32_state_dict(
+    model: nn.Module, saved: Mapping[str, Tensor], states: Mapping[Tensor, State]
+) -> None:
+    """Sets weights and corrections from fp32 weights; the inverse of `fp32_state_dict`.
+
+    Args:
+        model: the model; its parameters and buffers that `saved` names are overwritten.
+        saved: fp32 tensors by name.
+        states: optimizer states by parameter; their corrections are overwritten.
+
+    Raises:
+        ValueError: an unknown name, or another shape; nothing was written.
+        TypeError: a floating-point tensor is not fp32; nothing was written.
+    """
+    targets = _unwrapped(model).state_dict(keep_vars=True)
+    for name, value in saved.items():
+        if name not in targets:
+            raise ValueError(f"the model has no '{name}'; pass the state dict of this model")
+        if value.shape != targets[name].shape:
+            raise ValueError(
+                f"'{name}' is {list(value.shape)}, and the model's is {list(targets[name].shape)}; "
+                "pass the state dict of this model"
+            )
+        if targets[name].is_floating_point() and value.dtype != torch.float32:
+            raise TypeError(f"'{name}' is {value.dtype}, not float32; convert it with .float()")
+    with torch.no_grad():
+        for name, value in saved.items():
+            target = targets[name]
+            correction = states.get(target, {}).get(CORRECTION)
+            if correction is None:
+                target.copy_(value)
+            else:
+                weight, extra = split(value, target.dtype, _BITS[correction.dtype])
+                target.copy_(weight)
+                correction.copy_(extra)
+
+
+def _unwrapped(model: nn.Module) -> nn.Module:
+    wrappers = (nn.parallel.DistributedDataParallel, nn.DataParallel)
+    return model.module if isinstance(model, wrappers) else model
 
 
 def join(weight: Tensor, correction: Tensor) -> Tensor:

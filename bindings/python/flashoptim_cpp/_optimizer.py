@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, overload
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._compile import _disable_dynamo
 
 from . import _C
 from ._convert import conform, decompress
+from ._master import fp32_state_dict, load_fp32_state_dict
 from ._memory import MemoryReport, measure
 from ._numerics import check_steps
 from ._options import RuleKind, hyperparameters
 from ._plan import Entry, StepPlan, usable_gradient
 from ._state import (
+    CORRECTION,
     STREAM_KEY,
     Layout,
     State,
@@ -186,6 +188,40 @@ class FlashOptimizer(torch.optim.Optimizer):
         Otherwise it does so at a parameter's first step and after loading only.
         """
         self._largest.clear()
+
+    def get_fp32_model_state_dict(self, model: nn.Module) -> dict[str, Tensor]:
+        """A copy of the model's state dict with master weights in fp32, for evaluation or export.
+
+        Args:
+            model: the model that is optimized; floating-point tensors of it that have no master
+                weight are converted to fp32.
+        """
+        return fp32_state_dict(model, self.state)
+
+    def set_fp32_model_state_dict(
+        self, model: nn.Module, fp32_state_dict: Mapping[str, Tensor]
+    ) -> None:
+        """Sets the model's weights and their corrections from fp32 weights.
+
+        Parameters without state yet have no correction; they get the nearest 16-bit weight.
+
+        Args:
+            model: the model that is optimized.
+            fp32_state_dict: fp32 tensors by name, all or some of the model's.
+
+        Raises:
+            ValueError, TypeError: an unknown name, another shape or dtype; nothing was written.
+        """
+        load_fp32_state_dict(model, fp32_state_dict, self.state)
+
+    def forget_corrections(self) -> None:
+        """Makes the master weights equal to the parameters, after these were changed elsewhere.
+
+        Without it a stale correction pulls a weight by at most half a unit in its last place.
+        """
+        for state in self.state.values():
+            if CORRECTION in state:
+                state[CORRECTION].zero_()
 
     def memory_report(self) -> MemoryReport:
         """Memory of the parameters, their gradients and their state as it is now."""

@@ -93,6 +93,8 @@ def weight_of(param: Tensor) -> Tensor:
         TypeError: a dtype or memory layout that cannot be stepped.
         NotImplementedError: a device that this build cannot step.
     """
+    if hasattr(param, "__tensor_flatten__"):
+        raise TypeError(f"it is a {type(param).__name__}; only plain tensors can be stepped")
     if param.layout is not torch.strided:
         raise TypeError(
             f"its layout is {param.layout}; only dense (strided) tensors can be stepped"
@@ -105,11 +107,12 @@ def weight_of(param: Tensor) -> Tensor:
             f"its dtype is {weight.dtype}, and bfloat16, float16, float32 and complex64 can be "
             "stepped; convert the model, for instance with model.to(torch.bfloat16)"
         )
-    _check_device(weight.device)
+    check_device(weight.device)
     return weight
 
 
-def _check_device(device: torch.device) -> None:
+def check_device(device: torch.device) -> None:
+    """Raises NotImplementedError, with the reason and a remedy, if a device cannot be stepped."""
     if device.type == "cpu" or (device.type == "cuda" and _C.cuda_available()):
         return
     if device.type == "meta":
