@@ -10,7 +10,7 @@ export JOBS
 PYTHON_IN_VENV := .venv/bin/python
 
 .PHONY: help setup build demo bench-cpu golden stubs test test-cpp test-python test-asan test-tsan \
-	lint format clean distclean
+	test-cuda lint format clean distclean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,6 +42,9 @@ test-asan: ## C++ tests under the address and undefined-behaviour sanitizers
 
 test-tsan: ## C++ tests under the thread sanitizer
 	@scripts/test.sh tsan
+
+test-cuda: ## CUDA tests and compute-sanitizer on this machine's GPU; tests/results/cuda-GPU.json
+	@scripts/test_cuda.sh
 
 lint: ## clang-format, clang-tidy, ruff, mypy
 	@scripts/test.sh lint

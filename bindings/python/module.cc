@@ -126,6 +126,7 @@ void BindPlan(nb::module_& m) {
       .def_rw("row_length", &TensorBinding::row_length)
       .def_rw("first_row", &TensorBinding::first_row)
       .def_rw("stream_key", &TensorBinding::stream_key)
+      .def_rw("step_on_device", &TensorBinding::step_on_device)
       .def_rw("parameter_group", &TensorBinding::parameter_group);
   DefAddress(binding, "weight", &TensorBinding::weight);
   DefAddress(binding, "correction", &TensorBinding::correction);
@@ -171,6 +172,22 @@ void BindPlan(nb::module_& m) {
           },
           "device_index"_a, "stream"_a,
           "Sets the CUDA stream, as an int, on which the tensors of a GPU are stepped.")
+      .def(
+          "set_device_learning_rate",
+          [](Plan& plan, std::uint32_t group, std::uintptr_t lr) {
+            plan.SetDeviceLearningRate(group, Pointer<const float>(lr));
+          },
+          "parameter_group"_a, "lr"_a,
+          "Makes a group read its learning rate from a float on the GPU; address 0: no longer.")
+      .def(
+          "set_gradient_scaling",
+          [](Plan& plan, std::int32_t device_index, std::uintptr_t scale,
+             std::uintptr_t found_inf) {
+            plan.SetGradientScaling(device_index, Pointer<const float>(scale),
+                                    Pointer<const float>(found_inf));
+          },
+          "device_index"_a, "scale"_a, "found_inf"_a,
+          "What GradScaler gives for a GPU, as addresses of floats there; 0: neither.")
       .def(
           "set_gradient",
           [](Plan& plan, std::size_t tensor, std::uintptr_t address, DType dtype) {

@@ -38,7 +38,8 @@ struct TensorBinding {
   std::uint64_t row_length = 0;
   std::uint64_t first_row = 0;  ///< of the whole tensor, when this is a shard
 
-  float* step = nullptr;  ///< step count, in host memory
+  float* step = nullptr;        ///< step count, in host memory
+  bool step_on_device = false;  ///< or on the weight's GPU, where the step then makes its scalars
   std::uint64_t stream_key = 0;
   std::uint32_t parameter_group = 0;  ///< index into the hyper-parameters of a step
 };
@@ -73,6 +74,15 @@ class Plan {
 
   /// Sets the CUDA stream on which the tensors of a GPU are stepped; the default stream until then.
   void SetStream(std::int32_t device_index, void* stream);
+
+  /// Makes a group read its learning rate from a float on the GPU at each step, instead of from its
+  /// hyper-parameters; null: no longer. Only for tensors whose step count is on the device.
+  void SetDeviceLearningRate(std::uint32_t parameter_group, const float* lr);
+
+  /// What GradScaler gives for a GPU: gradients are divided by *scale, and a *found_inf other than
+  /// 0 makes the steps that follow change nothing. Null: neither. Only for tensors whose step count
+  /// is on the device.
+  void SetGradientScaling(std::int32_t device_index, const float* scale, const float* found_inf);
 
   /// Steps every tensor that has a gradient and counts its step. Allocates nothing; on a GPU it
   /// only enqueues, unless a policy of non-finite gradients has to look at them first. Throws

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "flashoptim/hyperparameters.h"
 #include "flashoptim/types.h"
 
 namespace flashoptim::core {
@@ -70,6 +71,21 @@ struct TensorTask {
   bool stochastic_weight = false;
 };
 static_assert(std::is_trivially_copyable_v<TensorTask>);
+
+/// What the scalars and stream seeds of a tensor's step are made from, where a GPU makes them: addresses
+/// are on the device.
+struct ScalarSource {
+  Hyperparameters hyperparameters;
+  const float* lr = nullptr;  ///< instead of hyperparameters.lr, unless null
+  float* step = nullptr;      ///< counted up by the step
+  std::uint64_t stream_key = 0;
+};
+
+/// What GradScaler hands to an optimizer, on the device; null where it does not.
+struct GradientScaling {
+  const float* scale = nullptr;      ///< gradients are divided by it
+  const float* found_inf = nullptr;  ///< not 0: the step must change nothing
+};
 
 constexpr std::uint64_t GroupsPerRow(std::uint64_t row_length) {
   return row_length / kGroupSize + (row_length % kGroupSize != 0 ? 1 : 0);

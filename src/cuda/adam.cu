@@ -2,6 +2,9 @@
 
 namespace flashoptim::cuda {
 
-KernelsByForm AdamKernels() { return MakeKernels<KernelRule::kAdam>(); }
+const KernelSet& AdamKernels() {
+  static const KernelSet kernels = MakeKernels<KernelRule::kAdam>();
+  return kernels;
+}
 
 }  // namespace flashoptim::cuda

@@ -2,6 +2,9 @@
 
 namespace flashoptim::cuda {
 
-KernelsByForm AdamMaximumKernels() { return MakeKernels<KernelRule::kAdamMaximum>(); }
+const KernelSet& AdamMaximumKernels() {
+  static const KernelSet kernels = MakeKernels<KernelRule::kAdamMaximum>();
+  return kernels;
+}
 
 }  // namespace flashoptim::cuda

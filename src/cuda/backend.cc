@@ -56,7 +56,7 @@ unsigned FormOf(const core::TensorTask& task, std::uint64_t groups) {
                   task.scalars.gradient_multiplier == 1.0F && task.scalars.coupled_decay == 0.0F);
 }
 
-KernelsByForm KernelsOf(core::KernelRule rule) {
+const KernelSet& KernelsOf(core::KernelRule rule) {
   switch (rule) {
     case core::KernelRule::kSgd:
       return SgdKernels();
@@ -82,8 +82,9 @@ struct Batch {
     blocks = 0;
   }
   bool Full() const { return table.count == kTableCapacity; }
-  void Add(const core::TensorTask& task, std::uint64_t groups) {
+  void Add(const core::TensorTask& task, std::uint64_t groups, std::uint32_t index) {
     table.first_block[table.count] = blocks;
+    table.device_index[table.count] = index;
     table.tasks[table.count] = task;
     ++table.count;
     blocks += static_cast<std::uint32_t>((groups + LaunchPolicy::kGroupsPerBlock - 1) /
@@ -93,29 +94,43 @@ struct Batch {
 
 class DeviceStepper : public Stepper {
  public:
-  DeviceStepper(int device, std::size_t tensors) : device_(device), batches_(kForms) {
+  DeviceStepper(int device, std::size_t tensors)
+      : device_(device), batches_(kForms), prepare_(std::make_unique<PrepareTable>()) {
     const DeviceGuard guard(device_);
-    Check(cudaMalloc(&flags_, std::max<std::size_t>(tensors, kTableCapacity)),
-          "cannot allocate the flags of the non-finite check");
+    Check(cudaMalloc(&flags_, kTableCapacity), "cannot allocate the flags of a check");
+    Check(cudaMalloc(&scalars_, std::max<std::size_t>(tensors, 1) * sizeof(DeviceScalars)),
+          "cannot allocate the scalars of a step");
   }
-  ~DeviceStepper() override { cudaFree(flags_); }
+  ~DeviceStepper() override {
+    cudaFree(flags_);
+    cudaFree(scalars_);
+  }
 
-  void Step(std::span<const core::TensorTask> tasks, void* stream) override {
+  void Step(Rule rule, std::span<const core::TensorTask> tasks,
+            std::span<const core::ScalarSource> sources, const core::GradientScaling& scaling,
+            void* stream) override {
     const DeviceGuard guard(device_);
+    if (!sources.empty()) Prepare(rule, tasks, sources, scaling, stream);
+    const bool device_scalars = !sources.empty();
     for (Batch& batch : batches_) batch.Clear();
     // The tensors of a plan share their rule but not always its kernels: amsgrad and momentum are
     // per parameter group.
-    const core::KernelRule* rule = nullptr;
+    const core::KernelRule* kernel_rule = nullptr;
+    std::uint32_t index = 0;
     for (const core::TensorTask& task : tasks) {
+      if (task.gradient == nullptr) continue;
+      const std::uint32_t number = index++;
       const std::uint64_t groups = core::GroupCount(task);
-      if (task.gradient == nullptr || groups == 0) continue;
-      if (rule != nullptr && *rule != task.rule) LaunchAll(*rule, stream);
-      rule = &task.rule;
+      if (groups == 0) continue;
+      if (kernel_rule != nullptr && *kernel_rule != task.rule) {
+        LaunchAll(*kernel_rule, device_scalars, stream);
+      }
+      kernel_rule = &task.rule;
       Batch& batch = batches_[FormOf(task, groups)];
-      if (batch.Full()) Launch(batch, *rule, stream);
-      batch.Add(task, groups);
+      if (batch.Full()) Launch(batch, *kernel_rule, device_scalars, stream);
+      batch.Add(task, groups, number);
     }
-    if (rule != nullptr) LaunchAll(*rule, stream);
+    if (kernel_rule != nullptr) LaunchAll(*kernel_rule, device_scalars, stream);
   }
 
   void FindNonfinite(std::span<const core::TensorTask> tasks, void* stream,
@@ -143,22 +158,49 @@ class DeviceStepper : public Stepper {
       const std::uint64_t groups = core::GroupCount(tasks[i]);
       if (tasks[i].gradient == nullptr || groups == 0) continue;
       if (batch.Full()) flush();
-      batch.Add(tasks[i], groups);
+      batch.Add(tasks[i], groups, 0);
       members.push_back(i);
     }
     if (!members.empty()) flush();
   }
 
  private:
-  void LaunchAll(core::KernelRule rule, void* stream) {
+  // Counts the steps of all tensors with a gradient and makes their scalars, in the order in which
+  // Step takes them.
+  void Prepare(Rule rule, std::span<const core::TensorTask> tasks,
+               std::span<const core::ScalarSource> sources, const core::GradientScaling& scaling,
+               void* stream) {
+    prepare_->rule = rule;
+    prepare_->scaling = scaling;
+    DeviceScalars* next = scalars_;
+    const auto flush = [&] {
+      prepare_->result = next;
+      PrepareScalars(*prepare_, stream);
+      Check(cudaGetLastError(), "cannot launch the scalars of a step");
+      next += prepare_->count;
+      prepare_->count = 0;
+    };
+    prepare_->count = 0;
+    for (std::size_t i = 0; i < tasks.size(); ++i) {
+      if (tasks[i].gradient == nullptr) continue;
+      if (prepare_->count == kTableCapacity) flush();
+      prepare_->sources[prepare_->count++] = sources[i];
+    }
+    if (prepare_->count != 0) flush();
+  }
+
+  void LaunchAll(core::KernelRule rule, bool device_scalars, void* stream) {
     for (Batch& batch : batches_) {
-      if (batch.table.count != 0) Launch(batch, rule, stream);
+      if (batch.table.count != 0) Launch(batch, rule, device_scalars, stream);
     }
   }
 
-  void Launch(Batch& batch, core::KernelRule rule, void* stream) {
+  void Launch(Batch& batch, core::KernelRule rule, bool device_scalars, void* stream) {
     const auto form = static_cast<std::size_t>(&batch - batches_.data());
-    const Kernel kernel = KernelsOf(rule)[form];
+    const KernelSet& kernels = KernelsOf(rule);
+    const Kernel kernel =
+        device_scalars ? kernels.device_scalars[form] : kernels.host_scalars[form];
+    batch.table.device_scalars = scalars_;
     void* arguments[] = {&batch.table};
     Check(cudaLaunchKernel(reinterpret_cast<const void*>(kernel), dim3(batch.blocks),
                            dim3(LaunchPolicy::kThreads), arguments, 0,
@@ -168,8 +210,10 @@ class DeviceStepper : public Stepper {
   }
 
   int device_;
-  std::vector<Batch> batches_;  // by form
+  std::vector<Batch> batches_;             // by form
+  std::unique_ptr<PrepareTable> prepare_;  // too large for a stack
   std::uint8_t* flags_ = nullptr;
+  DeviceScalars* scalars_ = nullptr;  // in the order of the tensors
 };
 
 std::string FindStatus(bool* available) {
@@ -181,7 +225,7 @@ std::string FindStatus(bool* available) {
   }
   if (devices == 0) return "no GPU was found";
   cudaFuncAttributes attributes;
-  const auto* kernel = reinterpret_cast<const void*>(AdamKernels().front());
+  const auto* kernel = reinterpret_cast<const void*>(AdamKernels().host_scalars.front());
   const cudaError_t image = cudaFuncGetAttributes(&attributes, kernel);
   if (image != cudaSuccess) {
     return std::string("this build has no kernels for the GPU: ") + cudaGetErrorString(image);

@@ -26,9 +26,13 @@ class Stepper {
   Stepper(const Stepper&) = delete;
   Stepper& operator=(const Stepper&) = delete;
 
-  /// Enqueues the step of every task that has a gradient: one launch per form of tensor and 196
-  /// tensors. Neither allocates nor waits. Throws std::runtime_error if a launch is refused.
-  virtual void Step(std::span<const core::TensorTask> tasks, void* stream) = 0;
+  /// Enqueues the step of every task that has a gradient: one launch per form of tensor and 192
+  /// tensors. Neither allocates nor waits. With `sources`, one per task, the device makes the
+  /// scalars and counts the steps, so that a CUDA graph can replay it. Throws std::runtime_error if
+  /// a launch is refused.
+  virtual void Step(Rule rule, std::span<const core::TensorTask> tasks,
+                    std::span<const core::ScalarSource> sources,
+                    const core::GradientScaling& scaling, void* stream) = 0;
 
   /// Sets flags[i] to 1 if the gradient of task i holds NaN or an infinity, else to 0. Waits for
   /// the stream.

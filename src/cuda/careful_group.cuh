@@ -107,9 +107,8 @@ FLASHOPTIM_FN void StoreFirst(void* data, float* scales, std::uint64_t group, co
 }
 
 template <class Code>
-FLASHOPTIM_FN void StoreSecond(const TensorTask& task, void* data, float* scales,
-                               std::uint64_t group, const Part& part, const PartRandom& random,
-                               core::Purpose purpose, const Values& v) {
+FLASHOPTIM_FN void StoreSecond(void* data, float* scales, std::uint64_t group, const Part& part,
+                               const PartRandom& random, core::Purpose purpose, const Values& v) {
   Words8 encoded;
   if constexpr (std::is_void_v<Code>) {
     FLASHOPTIM_FOR_ELEMENTS { encoded[k] = CanonicalBits<CarefulLanes>(v[k]); }
@@ -130,8 +129,8 @@ FLASHOPTIM_FN void StoreSecond(const TensorTask& task, void* data, float* scales
     const GroupScale<Code> scale(max_bits, flagged);
     const typename Code::template Encoder<CarefulLanes> encoder(scale.bits);
     FLASHOPTIM_FOR_ELEMENTS {
-      const std::uint32_t fixed = Code::template FixedPoint<CarefulLanes>(encoder, measured[k]) +
-                                  random.Byte(task, purpose, k);
+      const std::uint32_t fixed =
+          Code::template FixedPoint<CarefulLanes>(encoder, measured[k]) + random.Byte(purpose, k);
       encoded[k] = IsFinite(v[k]) ? fixed >> 8 : 0U;
     }
     Words2 words;
@@ -164,10 +163,11 @@ FLASHOPTIM_FN void UpdateElement(const LaneScalars<L>& h, bool nesterov, float g
 }
 
 template <KernelRule kRule, class First, class Second>
-FLASHOPTIM_FN void StepGroupOfCodec(const TensorTask& task, std::uint64_t group, bool active) {
+FLASHOPTIM_FN void StepGroupOfCodec(const TensorTask& task, const core::StepScalars& scalars,
+                                    const std::uint32_t* seeds, std::uint64_t group, bool active) {
   const Part part = PartOf(task, group, active);
-  const PartRandom random(task, group, part.position);
-  const LaneScalars<CarefulLanes> h(task.scalars);
+  const PartRandom random(seeds, task.first_group + group, part.position);
+  const LaneScalars<CarefulLanes> h(scalars);
   Values w;
   Values g;
   Values m;
@@ -187,12 +187,11 @@ FLASHOPTIM_FN void StepGroupOfCodec(const TensorTask& task, std::uint64_t group,
   StoreMasters(task, part, random, w);
   if constexpr (HasFirst(kRule)) StoreFirst<First>(task.first, task.first_scale, group, part, m);
   if constexpr (HasSecond(kRule)) {
-    StoreSecond<Second>(task, task.second, task.second_scale, group, part, random,
-                        core::kSecondMoment, v);
+    StoreSecond<Second>(task.second, task.second_scale, group, part, random, core::kSecondMoment,
+                        v);
   }
   if constexpr (HasMaximum(kRule)) {
-    StoreSecond<Second>(task, task.maximum, task.maximum_scale, group, part, random, core::kMaximum,
-                        x);
+    StoreSecond<Second>(task.maximum, task.maximum_scale, group, part, random, core::kMaximum, x);
   }
 }
 
@@ -200,18 +199,21 @@ FLASHOPTIM_FN void StepGroupOfCodec(const TensorTask& task, std::uint64_t group,
 /// any group of the tensor. Kept out of line: it is rare, and its registers must not burden the
 /// fast path.
 template <KernelRule kRule>
-__device__ __noinline__ void StepGroupCarefully(const TensorTask& task, std::uint64_t group,
+__device__ __noinline__ void StepGroupCarefully(const TensorTask& task,
+                                                const core::StepScalars& scalars,
+                                                const std::uint32_t* seeds, std::uint64_t group,
                                                 bool active) {
   if constexpr (!HasFirst(kRule)) {
-    StepGroupOfCodec<kRule, void, void>(task, group, active);
+    StepGroupOfCodec<kRule, void, void>(task, scalars, seeds, group, active);
   } else {
     switch (task.codec) {
       case Codec::kNone:
-        return StepGroupOfCodec<kRule, void, void>(task, group, active);
+        return StepGroupOfCodec<kRule, void, void>(task, scalars, seeds, group, active);
       case Codec::kRoot:
-        return StepGroupOfCodec<kRule, RootFirst, RootSecond>(task, group, active);
+        return StepGroupOfCodec<kRule, RootFirst, RootSecond>(task, scalars, seeds, group, active);
       case Codec::kSoftsign:
-        return StepGroupOfCodec<kRule, SoftsignFirst, SoftsignSecond>(task, group, active);
+        return StepGroupOfCodec<kRule, SoftsignFirst, SoftsignSecond>(task, scalars, seeds, group,
+                                                                      active);
     }
   }
 }

@@ -6,6 +6,8 @@
 
 #include <cstdint>
 
+#include "flashoptim/types.h"
+
 namespace flashoptim::cuda {
 
 #define FLASHOPTIM_FN __device__ __forceinline__

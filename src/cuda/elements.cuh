@@ -206,23 +206,22 @@ FLASHOPTIM_FN void LoadMasters(const TensorTask& task, const Part& part, Values&
 
 // The random byte of element k of a part.
 struct PartRandom {
+  const std::uint32_t* seeds;
   std::uint32_t counter;
   std::uint32_t high;
 
-  FLASHOPTIM_FN PartRandom(const TensorTask& task, std::uint64_t group, unsigned position) {
-    const std::uint64_t first = 16 * (task.first_group + group) + position / 4;
+  // `group` counts in the whole tensor.
+  FLASHOPTIM_FN PartRandom(const std::uint32_t* stream_seeds, std::uint64_t group,
+                           unsigned position)
+      : seeds(stream_seeds) {
+    const std::uint64_t first = 16 * group + position / 4;
     counter = static_cast<std::uint32_t>(first);
     high = Mix<CarefulLanes>(static_cast<std::uint32_t>(first >> 32));
   }
 
-  FLASHOPTIM_FN std::uint32_t Word(const TensorTask& task, core::Purpose purpose,
-                                   unsigned quad) const {
-    return RandomWord<CarefulLanes>(counter + quad, task.stream_seeds[purpose] ^ high);
-  }
-
-  FLASHOPTIM_FN std::uint32_t Byte(const TensorTask& task, core::Purpose purpose,
-                                   unsigned k) const {
-    return (Word(task, purpose, k / 4) >> (8 * (k % 4))) & 0xffU;
+  FLASHOPTIM_FN std::uint32_t Byte(core::Purpose purpose, unsigned k) const {
+    const std::uint32_t word = RandomWord<CarefulLanes>(counter + k / 4, seeds[purpose] ^ high);
+    return (word >> (8 * (k % 4))) & 0xffU;
   }
 };
 
@@ -241,8 +240,8 @@ FLASHOPTIM_FN void StoreMasters(const TensorTask& task, const Part& part, const 
     FLASHOPTIM_FOR_ELEMENTS {
       std::uint32_t increment = NearestIncrement<Format>();
       if (task.stochastic_weight) {
-        increment = StochasticIncrement<CarefulLanes, Format>(
-            random.Byte(task, core::kWeightFirst, k), random.Byte(task, core::kWeightSecond, k));
+        increment = StochasticIncrement<CarefulLanes, Format>(random.Byte(core::kWeightFirst, k),
+                                                              random.Byte(core::kWeightSecond, k));
       }
       SplitMaster<CarefulLanes, Format>(w[k], increment, weights[k], corrections[k]);
     }

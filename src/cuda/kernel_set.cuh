@@ -1,4 +1,4 @@
-// The kernels of one rule as a table by form.
+// The kernels of one rule as tables by form.
 #ifndef FLASHOPTIM_CUDA_KERNEL_SET_CUH_
 #define FLASHOPTIM_CUDA_KERNEL_SET_CUH_
 
@@ -7,23 +7,32 @@
 
 namespace flashoptim::cuda {
 
+// Scalars on the device are for CUDA graphs and for GradScaler: there only the default codec has
+// fast kernels, with the gradient scaled.
 template <KernelRule kRule>
-KernelsByForm MakeKernels() {
-  KernelsByForm kernels;
-  kernels.fill(StepCarefulKernel<kRule>);
+KernelSet MakeKernels() {
+  KernelSet kernels;
+  kernels.host_scalars.fill(StepCarefulKernel<kRule, false>);
+  kernels.device_scalars.fill(StepCarefulKernel<kRule, true>);
   if constexpr (HasFirst(kRule)) {
-    kernels[FastForm(false, false, true)] = StepFastKernel<kRule, RootFirst, RootSecond, 8, true>;
-    kernels[FastForm(false, true, true)] = StepFastKernel<kRule, RootFirst, RootSecond, 16, true>;
-    kernels[FastForm(false, false, false)] = StepFastKernel<kRule, RootFirst, RootSecond, 8, false>;
-    kernels[FastForm(false, true, false)] = StepFastKernel<kRule, RootFirst, RootSecond, 16, false>;
-    kernels[FastForm(true, false, true)] =
-        StepFastKernel<kRule, SoftsignFirst, SoftsignSecond, 8, true>;
-    kernels[FastForm(true, true, true)] =
-        StepFastKernel<kRule, SoftsignFirst, SoftsignSecond, 16, true>;
-    kernels[FastForm(true, false, false)] =
-        StepFastKernel<kRule, SoftsignFirst, SoftsignSecond, 8, false>;
-    kernels[FastForm(true, true, false)] =
-        StepFastKernel<kRule, SoftsignFirst, SoftsignSecond, 16, false>;
+    const auto set_codec = [&]<class First, class Second>(bool softsign, Codecs<First, Second>) {
+      kernels.host_scalars[FastForm(softsign, false, true)] =
+          StepFastKernel<kRule, First, Second, 8, true, false>;
+      kernels.host_scalars[FastForm(softsign, true, true)] =
+          StepFastKernel<kRule, First, Second, 16, true, false>;
+      kernels.host_scalars[FastForm(softsign, false, false)] =
+          StepFastKernel<kRule, First, Second, 8, false, false>;
+      kernels.host_scalars[FastForm(softsign, true, false)] =
+          StepFastKernel<kRule, First, Second, 16, false, false>;
+    };
+    set_codec(false, Codecs<RootFirst, RootSecond>());
+    set_codec(true, Codecs<SoftsignFirst, SoftsignSecond>());
+    for (const bool plain : {false, true}) {
+      kernels.device_scalars[FastForm(false, false, plain)] =
+          StepFastKernel<kRule, RootFirst, RootSecond, 8, false, true>;
+      kernels.device_scalars[FastForm(false, true, plain)] =
+          StepFastKernel<kRule, RootFirst, RootSecond, 16, false, true>;
+    }
   }
   return kernels;
 }

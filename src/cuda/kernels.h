@@ -21,13 +21,22 @@ constexpr unsigned FastForm(bool softsign, bool wide_correction, bool plain_grad
   return 1U + (softsign ? 1U : 0U) + (wide_correction ? 2U : 0U) + (plain_gradient ? 0U : 4U);
 }
 
+/// Kernels of one rule: scalars from the table, or from the device.
+struct KernelSet {
+  KernelsByForm host_scalars;
+  KernelsByForm device_scalars;
+};
+
 /// One function per rule, each in a source file of its own, since they take long to compile. Forms
 /// that a rule has no fast kernel for have the careful one.
-KernelsByForm SgdKernels();
-KernelsByForm SgdMomentumKernels();
-KernelsByForm AdamKernels();
-KernelsByForm AdamMaximumKernels();
-KernelsByForm LionKernels();
+const KernelSet& SgdKernels();
+const KernelSet& SgdMomentumKernels();
+const KernelSet& AdamKernels();
+const KernelSet& AdamMaximumKernels();
+const KernelSet& LionKernels();
+
+/// Makes the scalars of a step on the device and counts the step, unless an infinity was found.
+void PrepareScalars(const PrepareTable& table, void* stream);
 
 /// Marks tensors whose gradient is not finite: flags[i] = 1 for entry i of the table.
 void FindNonfiniteKernel(const LaunchTable& table, std::uint32_t blocks, std::uint8_t* flags,

@@ -23,14 +23,34 @@ struct LaunchPolicy {
 
 /// Tensors of one launch. Kernel parameters may take 32,764 bytes (CUDA 12.1, compute
 /// capability 7.0).
-inline constexpr unsigned kTableCapacity = 196;
+inline constexpr unsigned kTableCapacity = 192;
+
+/// Scalars and seeds of one tensor's step, made on the device (prepare.cu).
+struct DeviceScalars {
+  core::StepScalars scalars;
+  std::uint32_t stream_seeds[4];
+  std::uint32_t skip;
+};
 
 struct LaunchTable {
   std::uint32_t count;
   std::uint32_t first_block[kTableCapacity];  ///< of each tensor; blocks are handed out in order
   core::TensorTask tasks[kTableCapacity];
+  /// Instead of the scalars and seeds in `tasks`, for kernels that take them from the device.
+  const DeviceScalars* device_scalars;
+  std::uint32_t device_index[kTableCapacity];
 };
 static_assert(sizeof(LaunchTable) <= 32764);
+
+/// Work of the kernel that makes DeviceScalars.
+struct PrepareTable {
+  Rule rule;
+  std::uint32_t count;
+  core::GradientScaling scaling;
+  DeviceScalars* result;
+  core::ScalarSource sources[kTableCapacity];
+};
+static_assert(sizeof(PrepareTable) <= 32764);
 
 }  // namespace flashoptim::cuda
 

@@ -2,6 +2,9 @@
 
 namespace flashoptim::cuda {
 
-KernelsByForm LionKernels() { return MakeKernels<KernelRule::kLion>(); }
+const KernelSet& LionKernels() {
+  static const KernelSet kernels = MakeKernels<KernelRule::kLion>();
+  return kernels;
+}
 
 }  // namespace flashoptim::cuda

@@ -2,6 +2,9 @@
 
 namespace flashoptim::cuda {
 
-KernelsByForm SgdKernels() { return MakeKernels<KernelRule::kSgd>(); }
+const KernelSet& SgdKernels() {
+  static const KernelSet kernels = MakeKernels<KernelRule::kSgd>();
+  return kernels;
+}
 
 }  // namespace flashoptim::cuda

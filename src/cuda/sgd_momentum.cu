@@ -2,6 +2,9 @@
 
 namespace flashoptim::cuda {
 
-KernelsByForm SgdMomentumKernels() { return MakeKernels<KernelRule::kSgdMomentum>(); }
+const KernelSet& SgdMomentumKernels() {
+  static const KernelSet kernels = MakeKernels<KernelRule::kSgdMomentum>();
+  return kernels;
+}
 
 }  // namespace flashoptim::cuda

@@ -59,40 +59,67 @@ FLASHOPTIM_FN std::uint64_t FirstGroup(const LaunchTable& table, unsigned tensor
   return std::uint64_t{blockIdx.x - table.first_block[tensor]} * LaunchPolicy::kGroupsPerBlock;
 }
 
+// A first and a second codec, as one argument.
+template <class First, class Second>
+struct Codecs {};
+
+// The scalars and seeds of this block's tensor; false if its step is to be skipped.
+template <bool kDeviceScalars>
+FLASHOPTIM_FN bool FindScalars(const LaunchTable& table, unsigned tensor,
+                               const core::StepScalars*& scalars, const std::uint32_t*& seeds) {
+  if constexpr (kDeviceScalars) {
+    const DeviceScalars& found = table.device_scalars[table.device_index[tensor]];
+    scalars = &found.scalars;
+    seeds = found.stream_seeds;
+    return found.skip == 0;
+  } else {
+    scalars = &table.tasks[tensor].scalars;
+    seeds = table.tasks[tensor].stream_seeds;
+    return true;
+  }
+}
+
 // Steps those passes of this block carefully whose bit is set.
-template <KernelRule kRule>
+template <KernelRule kRule, bool kDeviceScalars>
 __device__ __noinline__ void StepPassesCarefully(const LaunchTable& table, std::uint32_t passes) {
   const unsigned tensor = TensorOfBlock(table);
   const TensorTask& task = table.tasks[tensor];
+  const core::StepScalars* scalars;
+  const std::uint32_t* seeds;
+  if (!FindScalars<kDeviceScalars>(table, tensor, scalars, seeds)) return;
   const BlockRange range(task, FirstGroup(table, tensor));
 #pragma unroll 1
   for (std::uint64_t i = range.begin; range.WarpHasWork(i); i += kElementsPerPass) {
     if ((passes & 1U) != 0) {
-      StepGroupCarefully<kRule>(task, range.Clamped(i) / kGroupSize, i < range.end);
+      StepGroupCarefully<kRule>(task, *scalars, seeds, range.Clamped(i) / kGroupSize,
+                                i < range.end);
     }
     passes >>= 1;
   }
 }
 
-template <KernelRule kRule>
+template <KernelRule kRule, bool kDeviceScalars>
 __global__ void __launch_bounds__(LaunchPolicy::kThreads)
     StepCarefulKernel(const __grid_constant__ LaunchTable table) {
-  StepPassesCarefully<kRule>(table, ~0U);
+  StepPassesCarefully<kRule, kDeviceScalars>(table, ~0U);
 }
 
-template <KernelRule kRule, class First, class Second, int kCorrectionBits, bool kPlainGradient>
+template <KernelRule kRule, class First, class Second, int kCorrectionBits, bool kPlainGradient,
+          bool kDeviceScalars>
 __global__ void __launch_bounds__(LaunchPolicy::kThreads, LaunchPolicy::kBlocksPerSm)
     StepFastKernel(const __grid_constant__ LaunchTable table) {
   const unsigned tensor = TensorOfBlock(table);
   const TensorTask& task = table.tasks[tensor];
+  const core::StepScalars* scalars;
+  const std::uint32_t* seeds;
+  if (!FindScalars<kDeviceScalars>(table, tensor, scalars, seeds)) return;
   const std::uint64_t first_group = FirstGroup(table, tensor);
-  const LaneScalars<FastLanes> h(task.scalars);
+  const LaneScalars<FastLanes> h(*scalars);
   // The host gives this kernel no tensor in which a block's counters differ in their high half.
   const std::uint32_t high =
       Mix<FastLanes>(static_cast<std::uint32_t>((task.first_group + first_group) >> 28));
-  const std::uint32_t second_seed = Opaque(task.stream_seeds[core::kSecondMoment] ^ high);
-  const std::uint32_t maximum_seed =
-      HasMaximum(kRule) ? Opaque(task.stream_seeds[core::kMaximum] ^ high) : 0;
+  const std::uint32_t second_seed = Opaque(seeds[core::kSecondMoment] ^ high);
+  const std::uint32_t maximum_seed = HasMaximum(kRule) ? Opaque(seeds[core::kMaximum] ^ high) : 0;
   const BlockRange range(task, first_group);
   if (!range.WarpHasWork(range.begin)) return;
 
@@ -114,7 +141,7 @@ __global__ void __launch_bounds__(LaunchPolicy::kThreads, LaunchPolicy::kBlocksP
     }
     pass <<= 1;
   }
-  if (careful != 0) StepPassesCarefully<kRule>(table, careful);
+  if (careful != 0) StepPassesCarefully<kRule, kDeviceScalars>(table, careful);
 }
 
 }  // namespace flashoptim::cuda

@@ -37,14 +37,17 @@ core::TensorTask MakeTask(Rule rule, const TensorBinding& binding) {
 
 // The tensors of one device.
 struct Part {
-  DeviceType device_type;
-  std::int32_t device_index;
+  DeviceType device_type = DeviceType::kCpu;
+  std::int32_t device_index = 0;
   std::vector<std::size_t> members;  // of the plan
   std::vector<core::TensorTask> tasks;
   std::vector<std::uint8_t> nonfinite;
   std::vector<cpu::Chunk> chunks;          // on the CPU
   std::unique_ptr<cuda::Stepper> stepper;  // on a GPU
   void* stream = nullptr;
+  bool device_scalars = false;
+  std::vector<core::ScalarSource> sources;  // with device_scalars
+  core::GradientScaling scaling;
 
   void Finish() {
     nonfinite.resize(tasks.size());
@@ -63,11 +66,11 @@ struct Part {
     }
   }
 
-  void Step() {
+  void Step(Rule rule) {
     if (device_type == DeviceType::kCpu) {
       cpu::Step(tasks, chunks);
     } else {
-      stepper->Step(tasks, stream);
+      stepper->Step(rule, tasks, sources, scaling, stream);
     }
   }
 };
@@ -79,6 +82,7 @@ struct Plan::Impl {
   std::vector<TensorBinding> tensors;
   std::vector<Hyperparameters> groups;
   std::vector<Part> parts;
+  std::vector<const float*> device_lr;   // of each group
   std::vector<core::TensorTask*> tasks;  // of each tensor, in its part
 
   const Hyperparameters& GroupOf(std::size_t tensor) const {
@@ -93,7 +97,14 @@ struct Plan::Impl {
 
   // Applies the policies: throws, or takes the gradients of skipped tensors away.
   std::uint64_t ApplyNonfinitePolicies() {
-    for (Part& part : parts) part.FindNonfinite();
+    for (Part& part : parts) {
+      if (part.device_scalars) {
+        throw std::invalid_argument(
+            "nonfinite='skip' and 'error' have to wait for the gradients, which capturable=True "
+            "rules out; choose nonfinite='propagate'");
+      }
+      part.FindNonfinite();
+    }
     const auto for_policy = [&](Nonfinite policy, const auto& action) {
       for (const Part& part : parts) {
         for (std::size_t i = 0; i < part.members.size(); ++i) {
@@ -117,15 +128,24 @@ struct Plan::Impl {
   }
 
   void PrepareScalars() {
+    for (Part& part : parts) {
+      for (std::size_t i = 0; i < part.sources.size(); ++i) {
+        const std::uint32_t group = tensors[part.members[i]].parameter_group;
+        part.sources[i].hyperparameters = groups[group];
+        part.sources[i].lr = device_lr[group];
+      }
+    }
     for (std::size_t i = 0; i < tasks.size(); ++i) {
       core::TensorTask& task = *tasks[i];
       if (task.gradient == nullptr) continue;
       const TensorBinding& tensor = tensors[i];
       const Hyperparameters& group = GroupOf(i);
-      const auto step = static_cast<std::uint64_t>(*tensor.step) + 1;
-      task.scalars = scalar::MakeScalars<core::StepScalars>(rule, group, step);
-      scalar::MakeStreamSeeds<scalar::Lanes>(group.seed, tensor.stream_key, step,
-                                             task.stream_seeds);
+      if (!tensor.step_on_device) {
+        const auto step = static_cast<std::uint64_t>(*tensor.step) + 1;
+        task.scalars = scalar::MakeScalars<core::StepScalars>(rule, group, step);
+        scalar::MakeStreamSeeds<scalar::Lanes>(group.seed, tensor.stream_key, step,
+                                               task.stream_seeds);
+      }
       if (rule == Rule::kSgd) {
         // Without momentum the buffer, if there is one, has no part in the step (format, 8.2).
         task.rule = group.momentum == 0.0 ? core::KernelRule::kSgd : KernelRuleOf(rule, tensor);
@@ -141,8 +161,11 @@ struct Plan::Impl {
         return part;
       }
     }
-    parts.push_back({tensor.device_type, tensor.device_index, {}, {}, {}, {}, nullptr, nullptr});
-    return parts.back();
+    Part& part = parts.emplace_back();
+    part.device_type = tensor.device_type;
+    part.device_index = tensor.device_index;
+    part.device_scalars = tensor.step_on_device;
+    return part;
   }
 };
 
@@ -152,10 +175,17 @@ Plan::Plan(Rule rule, std::vector<TensorBinding> tensors, std::uint32_t paramete
   impl_->rule = rule;
   impl_->tensors = std::move(tensors);
   impl_->groups.resize(parameter_groups);
+  impl_->device_lr.resize(parameter_groups);
   for (std::size_t i = 0; i < impl_->tensors.size(); ++i) {
     Part& part = impl_->PartOf(impl_->tensors[i]);
+    const TensorBinding& tensor = impl_->tensors[i];
+    if (part.device_scalars != tensor.step_on_device) {
+      throw std::invalid_argument("tensor '" + tensor.name +
+                                  "': all parameter groups on a GPU must agree on capturable");
+    }
     part.members.push_back(i);
-    part.tasks.push_back(MakeTask(rule, impl_->tensors[i]));
+    part.tasks.push_back(MakeTask(rule, tensor));
+    if (part.device_scalars) part.sources.push_back({{}, nullptr, tensor.step, tensor.stream_key});
   }
   impl_->tasks.resize(impl_->tensors.size());
   for (Part& part : impl_->parts) {
@@ -204,15 +234,29 @@ void Plan::SetStream(std::int32_t device_index, void* stream) {
   }
 }
 
+void Plan::SetDeviceLearningRate(std::uint32_t parameter_group, const float* lr) {
+  impl_->device_lr.at(parameter_group) = lr;
+}
+
+void Plan::SetGradientScaling(std::int32_t device_index, const float* scale,
+                              const float* found_inf) {
+  for (Part& part : impl_->parts) {
+    if (part.device_type == DeviceType::kCuda && part.device_index == device_index) {
+      part.scaling = {scale, found_inf};
+    }
+  }
+}
+
 std::uint64_t Plan::Step() {
   // The host scalars, too, must not depend on the caller's rounding mode.
   const cpu::DefaultFloatEnvironment environment;
   const std::uint64_t skipped =
       impl_->AnyPolicyOtherThanPropagate() ? impl_->ApplyNonfinitePolicies() : 0;
   impl_->PrepareScalars();
-  for (Part& part : impl_->parts) part.Step();
+  for (Part& part : impl_->parts) part.Step(impl_->rule);
   for (std::size_t i = 0; i < impl_->tasks.size(); ++i) {
-    if (impl_->tasks[i]->gradient != nullptr) *impl_->tensors[i].step += 1.0F;
+    const TensorBinding& tensor = impl_->tensors[i];
+    if (impl_->tasks[i]->gradient != nullptr && !tensor.step_on_device) *tensor.step += 1.0F;
   }
   return skipped;
 }

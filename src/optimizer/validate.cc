@@ -65,6 +65,9 @@ void CheckBinding(Rule rule, const TensorBinding& binding, std::uint32_t paramet
     Fail(tensor, "parameter group ", binding.parameter_group, " of ", parameter_groups);
   }
   if (binding.step == nullptr) Fail(tensor, "the step count is missing");
+  if (binding.step_on_device && binding.device_type != DeviceType::kCuda) {
+    Fail(tensor, "only tensors on a GPU can have their step count there");
+  }
   if (!IsEmpty(binding) && binding.weight == nullptr) Fail(tensor, "the weight is missing");
   if (binding.correction_bits != 0 && binding.correction_bits != 8 &&
       binding.correction_bits != 16) {

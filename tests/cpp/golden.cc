@@ -34,4 +34,32 @@ std::vector<float> Floats(const nlohmann::json& column) {
   return floats;
 }
 
+Rule RuleOf(const nlohmann::json& hyper) {
+  const auto rule = hyper.at("rule").get<std::string>();
+  if (rule == "lion") return Rule::kLion;
+  return rule == "adam" || rule == "adamw" ? Rule::kAdam : Rule::kSgd;
+}
+
+Hyperparameters HyperparametersOf(const nlohmann::json& hyper) {
+  const auto rule = hyper.at("rule").get<std::string>();
+  Hyperparameters h;
+  h.lr = hyper.at("lr").get<double>();
+  h.beta1 = hyper.value("beta1", 0.0);
+  h.beta2 = hyper.value("beta2", 0.0);
+  h.eps = hyper.value("eps", 0.0);
+  h.momentum = hyper.value("momentum", 0.0);
+  h.dampening = hyper.value("dampening", 0.0);
+  h.nesterov = hyper.value("nesterov", false);
+  h.maximize = hyper.value("gamma", 1.0) < 0.0;
+  h.weight_decay = hyper.value("weight_decay", 0.0);
+  h.initial_lr = hyper.value("initial_lr", 0.0);
+  if (rule == "sgd" || rule == "adam") {
+    h.weight_decay_kind = WeightDecay::kCoupled;
+  } else {
+    h.weight_decay_kind =
+        hyper.contains("initial_lr") ? WeightDecay::kFullyDecoupled : WeightDecay::kDecoupled;
+  }
+  return h;
+}
+
 }  // namespace flashoptim::testing

@@ -9,6 +9,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "flashoptim/plan.h"
+
 namespace flashoptim::testing {
 
 /// The content of tests/golden/NAME.json. Throws if it cannot be read.
@@ -19,6 +21,10 @@ std::vector<std::uint32_t> Words(const nlohmann::json& column, unsigned digits);
 
 /// One number of any width up to 64 bits.
 std::uint64_t Number(const nlohmann::json& word);
+
+/// The rule and the arguments of a "hyper" entry.
+Rule RuleOf(const nlohmann::json& hyper);
+Hyperparameters HyperparametersOf(const nlohmann::json& hyper);
 
 /// Floats of a column of images.
 std::vector<float> Floats(const nlohmann::json& column);

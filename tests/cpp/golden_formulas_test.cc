@@ -5,6 +5,7 @@
 #include <bit>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cpu/scalar.h"
@@ -46,7 +47,8 @@ TEST(GoldenRandom, Mix) {
 }
 
 TEST(GoldenRandom, StreamSeeds) {
-  for (const auto& row : LoadGolden("random_stream").at("stream_seeds")) {
+  const nlohmann::json golden = LoadGolden("random_stream");
+  for (const auto& row : golden.at("stream_seeds")) {
     std::uint32_t seeds[4] = {};
     scalar::MakeStreamSeeds<scalar::Lanes>(Number(row.at("seed")), Number(row.at("key")),
                                            Number(row.at("step")), seeds);
@@ -56,13 +58,44 @@ TEST(GoldenRandom, StreamSeeds) {
 }
 
 TEST(GoldenRandom, BytesOfGroups) {
-  for (const auto& row : LoadGolden("random_stream").at("quads")) {
+  const nlohmann::json golden = LoadGolden("random_stream");
+  for (const auto& row : golden.at("quads")) {
     const std::uint32_t seeds[4] = {0, 0, Words(row.at("stream"), 8).at(0), 0};
     const cpu::GroupRandom random(seeds, Number(row.at("group")));
     const auto expected = Words(row.at("bytes"), 2);
     for (unsigned i = 0; i < kGroupSize; ++i) {
       EXPECT_EQ(random.Byte(core::kWeightFirst, i), expected.at(i)) << row.dump();
     }
+  }
+}
+
+TEST(GoldenScalars, OfManySteps) {
+  const nlohmann::json rows = LoadGolden("scalars");
+  EXPECT_GE(rows.size(), 50U);
+  for (const auto& row : rows) {
+    const auto& hyper = row.at("hyper");
+    const auto s = scalar::MakeScalars<core::StepScalars>(testing::RuleOf(hyper),
+                                                          testing::HyperparametersOf(hyper),
+                                                          row.at("step").get<std::uint64_t>());
+    const std::pair<const char*, float> fields[] = {
+        {"gradient_multiplier", s.gradient_multiplier},
+        {"coupled_decay", s.coupled_decay},
+        {"decay", s.decay},
+        {"step_size", s.step_size},
+        {"first_decay", s.first_decay},
+        {"first_rate", s.first_rate},
+        {"second_decay", s.second_decay},
+        {"second_rate", s.second_rate},
+        {"inverse_sqrt_bias_correction", s.inverse_sqrt_bias_correction},
+        {"eps", s.eps},
+    };
+    std::size_t compared = 0;
+    for (const auto& [name, value] : fields) {
+      if (!row.at("scalars").contains(name)) continue;  // not of this rule
+      EXPECT_EQ(Bits(value), Words(row.at("scalars").at(name), 8).at(0)) << name << row.dump();
+      ++compared;
+    }
+    EXPECT_EQ(compared, row.at("scalars").size());
   }
 }
 

@@ -76,29 +76,14 @@ void ExpectState(TensorState& tensor, const json& expected) {
 
 StepCase CaseOf(const json& record) {
   const json& hyper = record.at("hyper");
-  const auto rule = hyper.at("rule").get<std::string>();
   StepCase result;
   result.rule.name = record.at("name").get<std::string>();
+  result.rule.rule = testing::RuleOf(hyper);
   Hyperparameters& h = result.rule.hyper;
-  h.lr = hyper.at("lr").get<double>();
-  h.beta1 = hyper.value("beta1", 0.0);
-  h.beta2 = hyper.value("beta2", 0.0);
-  h.eps = hyper.value("eps", 0.0);
-  h.momentum = hyper.value("momentum", 0.0);
-  h.dampening = hyper.value("dampening", 0.0);
-  h.nesterov = hyper.value("nesterov", false);
-  h.maximize = hyper.value("gamma", 1.0) < 0.0;
-  h.weight_decay = hyper.value("weight_decay", 0.0);
-  h.weight_decay_kind = rule == "sgd" || rule == "adam" ? WeightDecay::kCoupled
-                        : hyper.contains("initial_lr")  ? WeightDecay::kFullyDecoupled
-                                                        : WeightDecay::kDecoupled;
-  h.initial_lr = hyper.value("initial_lr", 0.0);
+  h = testing::HyperparametersOf(hyper);
   h.stochastic_rounding = record.at("stochastic").get<bool>();
   h.seed = Number(record.at("seed"));
 
-  result.rule.rule = rule == "lion"                      ? Rule::kLion
-                     : rule == "adam" || rule == "adamw" ? Rule::kAdam
-                                                         : Rule::kSgd;
   result.rule.second = result.rule.rule == Rule::kAdam;
   result.rule.maximum = hyper.value("amsgrad", false);
   result.rule.first = result.rule.rule != Rule::kSgd || h.momentum != 0.0;

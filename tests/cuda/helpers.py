@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import torch
 from cases import Make, Options, Problem
-from flashoptim_cpp import FlashOptimizer, _C
+from flashoptim_cpp import _C, FlashOptimizer
 from torch import Tensor, nn
 
 CPU = torch.device("cpu")
@@ -162,8 +162,12 @@ def assert_conformance(
             assert_same(expected[step], actual[step], problem.names, when)
 
 
-def both(device: torch.device, work: Callable[[torch.device], list[Content]]) -> None:
+def both(
+    device: torch.device,
+    work: Callable[[torch.device], list[Content]],
+    names: Sequence[str] | None = None,
+) -> None:
     """Does the same on the CPU and on the device and compares all bits."""
     expected, actual = work(CPU), work(device)
-    names = [f"parameter {index}" for index in range(len(expected))]
+    names = names or [f"parameter {index}" for index in range(len(expected))]
     assert_same(expected, actual, names, f"{device.type} differs from the CPU")

@@ -7,6 +7,7 @@ import copy
 import flashoptim_cpp as flash
 import pytest
 import torch
+from cases import Make
 from helpers import assert_same, contents, set_gradient
 from torch import Tensor, nn
 
@@ -45,7 +46,7 @@ def names_of(model: nn.Module) -> list[str]:
 @SCALED
 @pytest.mark.parametrize("clip", [False, True], ids=["plain", "clipped"])
 def test_scaled_steps_are_those_of_unscaled_gradients(
-    make: type[flash.FlashOptimizer], clip: bool, device: torch.device
+    make: Make, clip: bool, device: torch.device
 ) -> None:
     """Gradients are unscaled once, with `unscale_` and clipping before the step or without."""
     model = model_of(device)
@@ -76,7 +77,7 @@ def test_scaled_steps_are_those_of_unscaled_gradients(
 @pytest.mark.parametrize("value", ["inf", "nan"])
 @pytest.mark.parametrize("last_on", ["the device", "the CPU"])
 def test_a_skipped_step_changes_nothing(
-    make: type[flash.FlashOptimizer], value: str, last_on: str, device: torch.device
+    make: Make, value: str, last_on: str, device: torch.device
 ) -> None:
     """Neither weights nor states nor step counts, wherever the one bad gradient is."""
     last = torch.device("cpu") if last_on == "the CPU" else device
@@ -151,7 +152,7 @@ def test_fp16_weights_under_a_scaler(device: torch.device) -> None:
 @pytest.mark.parametrize("weights", [torch.float32, torch.bfloat16], ids=str)
 @SCALED
 def test_training_under_bf16_autocast(
-    make: type[flash.FlashOptimizer], weights: torch.dtype, device: torch.device
+    make: Make, weights: torch.dtype, device: torch.device
 ) -> None:
     model = model_of(device)
     flash.cast_model(model, weights)

@@ -11,7 +11,7 @@ import flashoptim_cpp as flash
 import pytest
 import torch
 from cases import RULES, Options, Problem, every_storage
-from helpers import CPU, Content, assert_same, contents, parameters, take_steps
+from helpers import CPU, Content, assert_same, both, contents, parameters, take_steps
 from torch import Tensor
 
 CHECKPOINT_RULES = (
@@ -116,9 +116,7 @@ def test_a_step_count_on_the_device_is_accepted(problem: Problem, device: torch.
 
 
 @pytest.mark.parametrize("copying", ["deepcopy", "pickle"])
-def test_copies_of_an_optimizer_go_on(
-    copying: str, problem: Problem, device: torch.device
-) -> None:
+def test_copies_of_an_optimizer_go_on(copying: str, problem: Problem, device: torch.device) -> None:
     optimizer = make_optimizer("adam-amsgrad", "root", problem, device)
     take_steps(optimizer, problem, device, BEFORE)
     for param in parameters(optimizer):
@@ -135,25 +133,25 @@ def test_copies_of_an_optimizer_go_on(
 
 def test_torch_state_on_the_device_is_taken_over(device: torch.device) -> None:
     """A run of `torch.optim.AdamW` goes on with ours, the same on both devices."""
-    outcomes = []
     problem = Problem(every_storage(((5, 100), (33, 64)), ("fp32",)))
-    for where in (CPU, device):
+
+    def work(where: torch.device) -> list[Content]:
         params = parameters(make_optimizer("adamw", "root", problem, where))
         theirs = torch.optim.AdamW(params, lr=1e-3, fused=False, foreach=False)
         generator = torch.Generator().manual_seed(3)
-        for param in params:
-            param.grad = torch.randn(param.shape, generator=generator).to(where)
+        gradients = [torch.randn(param.shape, generator=generator) for param in params]
+        for param, gradient in zip(params, gradients, strict=True):
+            param.grad = gradient.to(where)
         theirs.step()
         saved = copy.deepcopy(theirs.state_dict())
-        # Division and roots of torch's kernels may differ between devices; its state need not.
-        for index, param in enumerate(params):
-            gradient = param.grad
-            assert gradient is not None
-            saved["state"][index]["exp_avg"] = (gradient.cpu() * 0.125).to(where)
-            saved["state"][index]["exp_avg_sq"] = (gradient.cpu().square() * 0.125).to(where)
+        # Roots and quotients of torch's kernels may differ between devices; its state must not.
+        for index, (param, gradient) in enumerate(zip(params, gradients, strict=True)):
+            saved["state"][index]["exp_avg"] = (gradient * 0.125).to(where)
+            saved["state"][index]["exp_avg_sq"] = (gradient.square() * 0.125).to(where)
             param.data.copy_(gradient)
         ours = flash.FlashAdamW(params)
         ours.load_state_dict(saved)
         ours.step()
-        outcomes.append(contents(params, ours))
-    assert_same(*outcomes, ["first", "second"])
+        return contents(params, ours)
+
+    both(device, work)

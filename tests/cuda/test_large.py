@@ -125,9 +125,7 @@ def test_every_part_is_updated(rule: str, size: str, device: torch.device) -> No
             key = int(optimizer.state[param]["stream_key"])
             actual = look(param, optimizer, windows, case.entries)
             for before, after in zip(pieces, actual, strict=True):
-                again = step_again(
-                    before, gradient, case.rule, hyperparameters_of(case), done, key
-                )
+                again = step_again(before, gradient, case.rule, hyperparameters_of(case), done, key)
                 again.assert_equals(after, f"{rule}, {size}, step {done + 1}")
         pieces = look(param, optimizer, windows, case.entries)
     assert float(optimizer.state[param]["step"]) == STEPS

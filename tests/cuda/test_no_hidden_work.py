@@ -54,9 +54,7 @@ def cosine(optimizer: flash.FlashOptimizer, steps: int) -> Iterator[int]:
 
 
 @pytest.mark.parametrize("rule", MAIN_RULES)
-def test_a_hundred_steps_allocate_nothing(
-    rule: str, problem: Problem, gpu: torch.device
-) -> None:
+def test_a_hundred_steps_allocate_nothing(rule: str, problem: Problem, gpu: torch.device) -> None:
     optimizer = warmed_up(rule, problem, gpu)
     torch.cuda.synchronize(gpu)
     torch.cuda.reset_peak_memory_stats(gpu)

@@ -61,9 +61,7 @@ def fill_gradients(
     """Writes the gradients of a step, on the current stream, and sets its learning rate."""
     for group in optimizer.param_groups:
         group["lr"] = schedule(optimizer.defaults["lr"], step)
-    for param, gradient in zip(
-        parameters(optimizer), problem.gradients(step, device), strict=True
-    ):
+    for param, gradient in zip(parameters(optimizer), problem.gradients(step, device), strict=True):
         assert param.grad is not None
         param.grad.data.copy_(gradient)
 
@@ -161,7 +159,7 @@ def test_two_gpus_in_one_optimizer(current: int, problem: Problem, gpu: torch.de
         optimizer = make(groups, **options)
         params = parameters(optimizer)
         for step in STEPS:
-                    for group in optimizer.param_groups:
+            for group in optimizer.param_groups:
                 group["lr"] = schedule(options["lr"], step)
             gradients = problem.gradients(step, CPU)
             for param, gradient, place in zip(params, gradients, places, strict=True):

@@ -1,8 +1,8 @@
 """A few groups of a huge tensor, stepped again on the CPU.
 
 A row without tail is a matrix of rows of one group each, as far as groups and random numbers go
-(docs/format.md, section 2), so any run of groups can be stepped alone: as a shard that starts at the
-row of that number.
+(docs/format.md, section 2), so any run of groups can be stepped alone: as a shard that starts at
+the row of that number.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from flashoptim_cpp import FlashOptimizer, _C
+from flashoptim_cpp import _C, FlashOptimizer
 from helpers import Content, assert_same
 from torch import Tensor
 

@@ -10,8 +10,9 @@ import sys
 from pathlib import Path
 
 import binary as fp
-import reference as ref
-from trajectories import Numbers, trajectories, words
+import formulas as fm
+from reference import Hyper, Scalars
+from trajectories import Numbers, hyper_json, trajectories, words
 
 HERE = Path(__file__).parent
 
@@ -28,16 +29,16 @@ def random_stream() -> dict:
         (0x0123456789ABCDEF, 0xFEDCBA9876543210, 100000),
         ((1 << 64) - 1, (1 << 64) - 1, (1 << 40) + 5),
     ]:
-        streams = [ref.stream_seed(seed, key, step, p) for p in (1, 2, 3, 4)]
+        streams = [fm.stream_seed(seed, key, step, p) for p in (1, 2, 3, 4)]
         row = {"seed": f"{seed:016x}", "key": f"{key:016x}", "step": f"{step:016x}"}
         seeds.append({**row, "streams": words(streams, 8)})
     quads = []
     for stream in (0, 0x9E3779B9, 0xFFFFFFFF):
         for group in (0, 1, 1000, (1 << 28) - 1, 1 << 28, (1 << 40) + 3):
             row = {"stream": words([stream], 8), "group": f"{group:016x}"}
-            bytes_ = [ref.random_byte(stream, group, e) for e in range(64)]
+            bytes_ = [fm.random_byte(stream, group, e) for e in range(64)]
             quads.append({**row, "bytes": words(bytes_, 2)})
-    mixed = {"input": words(inputs, 8), "output": words([ref.mix(x) for x in inputs], 8)}
+    mixed = {"input": words(inputs, 8), "output": words([fm.mix(x) for x in inputs], 8)}
     return {"mix": mixed, "stream_seeds": seeds, "quads": quads}
 
 
@@ -67,7 +68,7 @@ def splits() -> list[dict]:
     tables = []
     for dtype in ("bf16", "fp16"):
         for bits in (16, 24, 32):
-            d = ref.given_up_bits(dtype, bits)
+            d = fm.given_up_bits(dtype, bits)
             for stochastic in (False, True):
                 if stochastic and d == 0:
                     continue
@@ -80,8 +81,8 @@ def splits() -> list[dict]:
                 b3[1::5], b4[1::5] = [0] * len(b3[1::5]), [0] * len(b4[1::5])
                 pairs = []
                 for theta, x, y in zip(thetas, b3, b4, strict=True):
-                    random = ref.stochastic_bits(d, x, y) if stochastic else None
-                    pairs.append(ref.split(theta, dtype, bits, random))
+                    random = fm.stochastic_bits(d, x, y) if stochastic else None
+                    pairs.append(fm.split(theta, dtype, bits, random))
                 table = {"weight_dtype": dtype, "bits": bits, "stochastic": stochastic}
                 table["theta"] = words(thetas, 8)
                 if stochastic:
@@ -115,7 +116,7 @@ def joins() -> list[dict]:
                     "bits": bits,
                     "weight": words([w for w, _ in rows], 4),
                     "correction": words([c for _, c in rows], 4),
-                    "theta": words([ref.join(w, c, dtype, bits) for w, c in rows], 8),
+                    "theta": words([fm.join(w, c, dtype, bits) for w, c in rows], 8),
                 }
             )
     return tables
@@ -123,14 +124,14 @@ def joins() -> list[dict]:
 
 def scales(kind: str, codec: str) -> list[int]:
     numbers = Numbers(5)
-    floor = {"first": ref.FIRST_FLOOR, "second": ref.SECOND_FLOOR}[kind]
+    floor = {"first": fm.FIRST_FLOOR, "second": fm.SECOND_FLOOR}[kind]
     mask = ~3 if codec == "root" and kind == "second" else ~1
     top = 0x7F7FFFFF
     if codec == "softsign" and kind == "second":
-        floor, top = ref.ROOT_FLOOR, fp.sqrt(0x7F7FFFFF)
+        floor, top = fm.ROOT_FLOOR, fp.sqrt(0x7F7FFFFF)
     low, high = (floor >> 23) - 127, (top >> 23) - 128
     some = [numbers.float_between(low, high) & 0x7FFFFFFF for _ in range(4)]
-    one = ref.ONE
+    one = fm.ONE
     return [s & mask for s in (floor, fp.power_of_two(-30), one - 4, top, *some)]
 
 
@@ -138,12 +139,12 @@ def decodes() -> list[dict]:
     tables = []
     for codec in ("root", "softsign"):
         for kind in ("first", "second"):
-            decode = getattr(ref, f"decode_{kind}_{codec}")
+            decode = getattr(fm, f"decode_{kind}_{codec}")
             for i, scale in enumerate(scales(kind, codec)):
                 flag = i % 3 == 1
                 codes = list(range(-127, 128)) if kind == "first" else list(range(1, 256))
                 if codec == "root" and kind == "second":
-                    codes = [c for c in codes if ref.second_root_has_meaning(scale, c)]
+                    codes = [c for c in codes if fm.second_root_has_meaning(scale, c)]
                 if flag:
                     codes.append(-128 if kind == "first" else 0)
                 table = {"codec": codec, "moment": kind, "scale": words([scale | flag], 8)}
@@ -163,7 +164,7 @@ def groups(kind: str) -> list[list[int]]:
         (64, -100, -84), (17, -40, -5), (3, -70, -68), (2, -10, 10), (1, -31, -30), (1, 126, 127),
     ]:  # fmt: skip
         result.append([numbers.float_between(bottom, top) & mask for _ in range(length)])
-    result.append([0] * 5 + [ref.ONE])
+    result.append([0] * 5 + [fm.ONE])
     result.append([0] * 64)
     result.append([0x7F7FFFFF, 1, 0x800000, 0x7FFFFF, 0])
     # Neighbours of the group's maximum, and the marks of section 6.
@@ -175,9 +176,9 @@ def groups(kind: str) -> list[list[int]]:
     result.append([fp.NAN] * 4)
     result.append([fp.INF])
     if kind == "first":
-        result.append([fp.negate(fp.INF), fp.SIGN, ref.ONE, fp.negate(ref.ONE)])
+        result.append([fp.negate(fp.INF), fp.SIGN, fm.ONE, fp.negate(fm.ONE)])
     else:
-        result.append([fp.SIGN, fp.negate(ref.ONE), fp.power_of_two(-101), fp.power_of_two(-99)])
+        result.append([fp.SIGN, fp.negate(fm.ONE), fp.power_of_two(-101), fp.power_of_two(-99)])
     return result
 
 
@@ -193,17 +194,48 @@ def encodes() -> list[dict]:
         tables.append({**table, "scale": words([scale], 8), "codes": words(codes, 2)})
 
     for group in groups("first"):
-        add("root", "first", group, ref.encode_first_root(group), [])
-        add("softsign", "first", group, ref.encode_first_softsign(group), [])
+        add("root", "first", group, fm.encode_first_root(group), [])
+        add("softsign", "first", group, fm.encode_first_softsign(group), [])
         row = {"codec": "none", "moment": "first", "values": words(group, 8)}
-        tables.append({**row, "codes": words([ref.store_first_plain(m) for m in group], 8)})
+        tables.append({**row, "codes": words([fm.store_first_plain(m) for m in group], 8)})
     for group in groups("second"):
-        add("root", "second", group, ref.encode_second_root(group, None), [])
-        add("softsign", "second", group, ref.encode_second_softsign(group, plain=True), [])
-        if min(group) >= ref.SECOND_FLOOR and fp.SIGN not in group:
+        add("root", "second", group, fm.encode_second_root(group, None), [])
+        add("softsign", "second", group, fm.encode_second_softsign(group, plain=True), [])
+        if min(group) >= fm.SECOND_FLOOR and fp.SIGN not in group:
             random = [numbers.word() & 0xFF for _ in group]
-            add("root", "second", group, ref.encode_second_root(group, random), random)
+            add("root", "second", group, fm.encode_second_root(group, random), random)
     return tables
+
+
+def host_scalars() -> list[dict]:
+    rows = []
+    adam = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8}
+    hypers = [
+        Hyper("adamw", lr=3e-4, weight_decay=0.1, **adam),
+        Hyper("adam", lr=1e-3, weight_decay=1e-4, beta1=0.95, beta2=0.99999, eps=1e-30),
+        Hyper("adamw", lr=0.7, weight_decay=0.3, initial_lr=0.9, beta1=0.0, beta2=0.0),
+        Hyper("adamw", lr=1e-5, gamma=-1.0, beta1=1 - 2.0**-53, beta2=1 - 2.0**-53, eps=1e29),
+        Hyper("sgd", lr=0.1, weight_decay=1e-50, momentum=0.9, dampening=0.1),
+        Hyper("sgdw", lr=0.1, weight_decay=1e-4, momentum=1.5, dampening=-0.3),
+        Hyper("lion", lr=1e-4, weight_decay=0.3, initial_lr=3e-4, beta1=0.9, beta2=0.99),
+    ]
+    for hyper in hypers:
+        for step in (1, 2, 3, 10, 999, 12345, (1 << 24) - 1, 1 << 24, (1 << 33) + 77):
+            scalars = Scalars(hyper, step)
+            values = {"gradient_multiplier": scalars.gamma, "coupled_decay": scalars.coupled}
+            values["decay"] = scalars.decay
+            if hyper.rule in ("sgd", "sgdw"):
+                values.update(step_size=scalars.lr, first_decay=scalars.momentum)
+                values["first_rate"] = scalars.tau
+            else:
+                values.update(first_decay=scalars.beta1, first_rate=scalars.rest1)
+                values.update(second_decay=scalars.beta2, second_rate=scalars.rest2)
+                values["step_size"] = scalars.lr if hyper.rule == "lion" else scalars.alpha
+            if hyper.rule in ("adam", "adamw"):
+                values.update(inverse_sqrt_bias_correction=scalars.kappa, eps=scalars.eps)
+            images = {name: words([image], 8) for name, image in values.items()}
+            rows.append({"hyper": hyper_json(hyper), "step": step, "scalars": images})
+    return rows
 
 
 def render(content: object) -> str:
@@ -225,6 +257,7 @@ def render(content: object) -> str:
 def main() -> int:
     files: dict[str, object] = {
         "random_stream": random_stream(),
+        "scalars": host_scalars(),
         "split": splits(),
         "join": joins(),
         "decode": decodes(),

@@ -4,7 +4,8 @@ import dataclasses
 from itertools import product
 
 import binary as fp
-from reference import GROUP, Hyper, Tensor, mix
+from formulas import mix
+from reference import Hyper, Tensor
 
 ADAM = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8}
 
@@ -245,7 +246,6 @@ def shapes() -> list[dict]:
 
 
 def trajectories() -> dict[str, object]:
-    assert GROUP == 64
     return {
         "steps_covering": covering(),
         "steps_variants": variants(),

@@ -54,16 +54,15 @@ BAD: dict[str, tuple[Change, str]] = {
     "transposed": (put("exp_avg_sq", lambda t: t.t()), PARAMETER + r"'exp_avg_sq' .*\[64, 8\]"),
     "another scale": (
         put("exp_avg_scale", lambda t: t[:4]),
-        PARAMETER + r"'exp_avg_scale' .*shape \[4, 1\], and \[8, 1\]",
+        PARAMETER + r"'exp_avg_scale' is torch.float32 \[4, 1\], and .*\[8, 1\]",
     ),
     "scale as bf16": (
         put("exp_avg_sq_scale", lambda t: t.bfloat16()),
-        PARAMETER
-        + "'exp_avg_sq_scale' .*torch.bfloat16 instead of torch.float32.*before anything casts",
+        PARAMETER + "'exp_avg_sq_scale' is torch.bfloat16 .*before anything cast",
     ),
     "scale as a number": (
         put("exp_avg_scale", lambda _: 1.0),
-        PARAMETER + "'exp_avg_scale' .*float ",
+        PARAMETER + "'exp_avg_scale' is float,",
     ),
     "codes as fractions": (
         put("exp_avg", lambda t: t.float() / 3),
@@ -82,6 +81,7 @@ BAD: dict[str, tuple[Change, str]] = {
     ),
     "no step": (drop("step"), PARAMETER + "no 'step'"),
     "half a step": (put("step", lambda _: 2.5), PARAMETER + "'step' .*whole number, not 2.5"),
+    "endless steps": (put("step", lambda _: float("inf")), PARAMETER + "'step' .*not inf"),
     "negative step": (put("step", lambda _: -1), PARAMETER + "'step' .*not -1"),
     "many steps": (put("step", lambda _: torch.ones(2)), PARAMETER + "'step' .*whole number"),
     "step as a word": (put("step", lambda _: "three"), PARAMETER + "'step' .*not 'three'"),
@@ -178,6 +178,12 @@ def test_a_state_dict_of_another_model_is_refused() -> None:
         optimizer_of(others).load_state_dict(source.state_dict())
 
 
+def test_something_that_is_no_state_dict_is_refused() -> None:
+    model = nn.Linear(2, 2)
+    with pytest.raises(ValueError, match=r"'param_groups'; this one has \['bias', 'weight'\]"):
+        flash.FlashAdamW(model.parameters()).load_state_dict(model.state_dict())
+
+
 STATE_CHANGES: dict[str, Change] = {
     "dtype": lambda state: state.update(exp_avg=state["exp_avg"].float()),
     "shape": lambda state: state.update(exp_avg=state["exp_avg"][4:]),
@@ -197,7 +203,8 @@ def test_a_state_changed_by_hand_is_refused_before_anything_is_written(change: s
     STATE_CHANGES[change](optimizer.state[params[1]])
     before = [p.detach().clone() for p in params]
     set_gradients(params, 2)
-    with pytest.raises(ValueError, match=r"parameter 1 of group 0 \(second\): "):
+    refused = (ValueError, NotImplementedError)  # the latter is torch's, of tensors without data
+    with pytest.raises(refused, match=r"parameter 1 of group 0 \(second\): "):
         optimizer.step()
     assert same_bits(before, [p.detach() for p in params])
 

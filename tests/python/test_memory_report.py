@@ -105,3 +105,10 @@ def test_a_report_without_elements() -> None:
     report = flash.FlashAdamW([parameter(0)]).memory_report()
     assert (report.numel, report.bytes_per_parameter, report.saved_against(16)) == (0, 0.0, 0.0)
     assert "total" in str(report)
+
+
+def test_frozen_parameters_count_as_weights_whatever_their_dtype() -> None:
+    frozen = torch.nn.Parameter(torch.zeros(10, dtype=torch.int8), requires_grad=False)
+    report = flash.FlashAdamW([frozen, parameter(2)]).memory_report()
+    assert report.by_kind.weights == 10 + 8
+    assert (report.parameters[0].codec, report.parameters[0].memory.optimizer) == ("none", 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import pickle
+from pathlib import Path
 from typing import Any
 
 import flashoptim_cpp as flash
@@ -22,6 +23,12 @@ from common import (
     train,
 )
 from torch import nn
+from torch.distributed import checkpoint
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_optimizer_state_dict,
+    set_optimizer_state_dict,
+)
 
 
 def through_a_file(value: Any, **options: Any) -> Any:
@@ -296,6 +303,32 @@ def test_a_cast_by_torchs_own_loading_is_refused_where_it_lost_bits() -> None:
     ):
         fresh.load_state_dict(caster.state_dict())
     assert not fresh.state
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+@pytest.mark.parametrize("flatten", [False, True])
+@pytest.mark.parametrize("rule", RULES)
+def test_distributed_checkpoints_of_one_process_resume_exactly(
+    rule: str, flatten: bool, tmp_path: Path
+) -> None:
+    make, options = RULES[rule]
+    how = StateDictOptions(flatten_optimizer_state_dict=flatten)
+    model = nn.Sequential(nn.Linear(64, 32), nn.Linear(32, 8)).bfloat16()
+    optimizer = make(model.parameters(), **options)
+    train(list(model.parameters()), optimizer, range(3))
+    saved = get_optimizer_state_dict(model, optimizer, options=how)
+    checkpoint.save({"optimizer": saved}, checkpoint_id=tmp_path)
+
+    twin = copy.deepcopy(model)
+    fresh = make(twin.parameters(), **options)
+    loaded = get_optimizer_state_dict(twin, fresh, options=how)
+    checkpoint.load({"optimizer": loaded}, checkpoint_id=tmp_path)
+    set_optimizer_state_dict(twin, fresh, loaded, options=how)
+    params, twins = list(model.parameters()), list(twin.parameters())
+    assert same_bits(bits_of(twins, fresh), bits_of(params, optimizer))
+    train(params, optimizer, range(3, 5))
+    train(twins, fresh, range(3, 5))
+    assert same_bits(bits_of(twins, fresh), bits_of(params, optimizer))
 
 
 def test_loading_honours_the_hooks_of_torch() -> None:

@@ -10,6 +10,7 @@ import flashoptim_cpp as flash
 import pytest
 import torch
 from common import RULES, bits_of, mixed_parameters, parameter, same_bits, set_gradients, train
+from flashoptim_cpp import _plan
 from torch import nn
 from torch.optim import lr_scheduler as schedulers
 
@@ -58,6 +59,20 @@ def test_every_scheduler_drives_the_steps_as_it_drives_torchs(name: str) -> None
         theirs, twin, SCHEDULERS[name](theirs)
     )
     torch.testing.assert_close(param, twin, rtol=1e-5, atol=1e-6)
+
+
+def test_changing_hyperparameters_prepares_nothing_anew() -> None:
+    params = mixed_parameters()
+    optimizer = flash.FlashAdamW(params)
+    scheduler = schedulers.CosineAnnealingLR(optimizer, 50)
+    train(params, optimizer, range(1))
+    plan = optimizer._plan
+    for step in range(1, 50):
+        train(params, optimizer, range(step, step + 1))
+        scheduler.step()
+        optimizer.param_groups[0]["weight_decay"] = 0.1 / step
+        optimizer.param_groups[0]["betas"] = (0.9, 1 - 0.1 / step)
+    assert optimizer._plan is plan
 
 
 @pytest.mark.filterwarnings("ignore:Detected call of")
@@ -168,6 +183,26 @@ def test_tensors_that_move_in_memory_are_followed(what: str) -> None:
     assert same_bits(bits_of(params, optimizer), bits_of(twins, twin))
 
 
+@pytest.mark.parametrize("rule", RULES)
+def test_a_torch_without_exchange_functions_gives_the_same_bits(
+    rule: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make, options = RULES[rule]
+    results = []
+    for reader in (_plan._READER, _plan._PythonReader()):
+        monkeypatch.setattr(_plan, "_READER", reader)
+        torch.manual_seed(0)
+        params = mixed_parameters()
+        optimizer = make(params, **options)
+        train(params, optimizer, range(2))
+        params[0].data = params[0].data.clone()
+        for name, value in optimizer.state[params[1]].items():
+            optimizer.state[params[1]][name] = value.clone()
+        train(params[:3], optimizer, range(2, 4))
+        results.append(bits_of(params, optimizer))
+    assert same_bits(*results)
+
+
 def test_a_model_cast_after_the_optimizer_was_made_and_after_steps() -> None:
     model = nn.Linear(64, 8)
     optimizer = flash.FlashAdamW(model.parameters())
@@ -178,6 +213,26 @@ def test_a_model_cast_after_the_optimizer_was_made_and_after_steps() -> None:
     train(list(model.parameters()), optimizer, range(2, 4))
     assert "weight_correction" not in optimizer.state[model.weight]
     assert float(optimizer.state[model.weight]["step"]) == 4
+
+
+def test_a_model_that_changes_its_memory_order_after_steps_keeps_its_state() -> None:
+    model = nn.Conv2d(16, 8, 3)
+    optimizer = flash.FlashAdamW(model.parameters(), quantize=False)
+    train(list(model.parameters()), optimizer, range(2))
+    before = optimizer.state[model.weight]["exp_avg"].clone()
+    assert float(before.abs().min()) > 0
+    model.to(memory_format=torch.channels_last)
+    quantized, twin = copy.deepcopy((model, optimizer))
+    twin.param_groups[0]["quantize"] = True
+    for net, rule in ((model, optimizer), (quantized, twin)):
+        for param in net.parameters():
+            param.grad = torch.zeros_like(param)
+        rule.step()
+        state = rule.state[net.weight]
+        assert state["exp_avg"].stride() == net.weight.stride()
+        assert float(state["step"]) == 3
+    torch.testing.assert_close(optimizer.state[model.weight]["exp_avg"], before * 0.9)
+    assert twin.state[quantized.weight]["exp_avg_scale"].shape == (8, 3)
 
 
 def test_gradients_are_cleared_as_torch_does() -> None:

@@ -161,6 +161,12 @@ class TensorBinding:
     def stream_key(self, arg: int, /) -> None: ...
 
     @property
+    def step_on_device(self) -> bool: ...
+
+    @step_on_device.setter
+    def step_on_device(self, arg: bool, /) -> None: ...
+
+    @property
     def parameter_group(self) -> int: ...
 
     @parameter_group.setter
@@ -324,6 +330,16 @@ class Plan:
     def set_stream(self, device_index: int, stream: int) -> None:
         """
         Sets the CUDA stream, as an int, on which the tensors of a GPU are stepped.
+        """
+
+    def set_device_learning_rate(self, parameter_group: int, lr: int) -> None:
+        """
+        Makes a group read its learning rate from a float on the GPU; address 0: no longer.
+        """
+
+    def set_gradient_scaling(self, device_index: int, scale: int, found_inf: int) -> None:
+        """
+        What GradScaler gives for a GPU, as addresses of floats there; 0: neither.
         """
 
     def set_gradient(self, tensor: int, address: int, dtype: DType) -> None:

@@ -59,9 +59,9 @@ except ModuleNotFoundError as _error:
         raise AttributeError(f"module 'flashoptim_cpp' has no attribute {name!r}")
 else:
     from ._cast import cast_model
-    from ._convert import dequantize, quantize
     from ._master import compute_ecc_bits, reconstruct_fp32_param
     from ._memory import MemoryByKind, MemoryReport, ParameterMemory
+    from ._moments import dequantize, quantize
     from ._numerics import NumericsError
     from ._optimizer import FlashOptimizer
     from ._rules import FlashAdam, FlashAdamW, FlashLion, FlashSGD, FlashSGDW

@@ -13,9 +13,9 @@ from . import _C
 from ._state import CORRECTION, MOMENTS, Layout, State, scale_of
 
 _CODEC_NAMES: Final = {codec: codec.name.lower() for codec in _C.Codec}
-# What plain training takes: fp32 weight, gradient and two moments (or their 16-bit copies with an
-# fp32 master weight), and everything in 16 bits.
-_BASELINES: Final = {16: "16 bytes per parameter", 8: "8 bytes per parameter"}
+# Bytes per parameter of plain training: weight, gradient and two moments in fp32 (or 16-bit copies
+# of the first two beside an fp32 master weight), and all four in 16 bits.
+_BASELINES: Final = (16, 8)
 
 
 @dataclass(frozen=True)
@@ -101,8 +101,9 @@ class MemoryReport:
         ]
         lines = [f"{'kind':<20}{'bytes':>18}{'per parameter':>16}"]
         lines += [self._line(name, size) for name, size in (*kinds, ("total", sums.total))]
-        for baseline, name in _BASELINES.items():
-            lines.append(f"saved against {name}: {100 * self.saved_against(baseline):.1f} %")
+        for baseline in _BASELINES:
+            saved = 100 * self.saved_against(baseline)
+            lines.append(f"saved against {baseline} bytes per parameter: {saved:.1f} %")
         lines.append(f"{'kept as':<32}{'tensors':>10}{'parameters':>16}{'bytes each':>12}")
         for title, rows in self._kept_as().items():
             numel = sum(row.numel for row in rows)
@@ -124,26 +125,30 @@ class MemoryReport:
         return kept
 
 
-def measure(
-    name: str, param: Tensor, weight: Tensor, layout: Layout, state: State
-) -> ParameterMemory:
-    """The memory of one parameter, from its tensors."""
-    moments = {MOMENTS[m].attribute: _size([state.get(m)]) for m in layout.moments}
-    scales = _size(state.get(scale_of(m)) for m in layout.moments)
-    known = [CORRECTION, *layout.moments, *(scale_of(m) for m in layout.moments)]
-    wide = weight.dtype == torch.float32
+def measure(name: str, param: Tensor, layout: Layout | None, state: State) -> ParameterMemory:
+    """The memory of one parameter, from its tensors.
+
+    Args:
+        name: for the report.
+        param: the parameter.
+        layout: how its state is kept; None if it is frozen and has none.
+        state: its state.
+    """
+    moments = () if layout is None else layout.moments
+    known = [CORRECTION, *moments, *map(scale_of, moments)]
+    real_bits = 8 * param.element_size() // (2 if param.is_complex() else 1)
     return ParameterMemory(
         name=name,
         shape=tuple(param.shape),
         dtype=param.dtype,
-        codec=_CODEC_NAMES[layout.codec],
-        master_weight_bits=32 if wide else 16 + layout.correction_bits,
+        codec=_CODEC_NAMES[_C.Codec.NONE if layout is None else layout.codec],
+        master_weight_bits=real_bits + (0 if layout is None else layout.correction_bits),
         memory=MemoryByKind(
             weights=_size([param]),
             gradients=_size([param.grad]),
             weight_correction=_size([state.get(CORRECTION)]),
-            **moments,
-            scales=scales,
+            **{MOMENTS[moment].attribute: _size([state.get(moment)]) for moment in moments},
+            scales=_size(state.get(scale_of(moment)) for moment in moments),
             other=_size(value for key, value in state.items() if key not in known),
         ),
     )

@@ -1,4 +1,4 @@
-"""Moments between plain floats and the form in which they are stored. Encoding rounds to nearest."""
+"""Moments as plain floats and as they are stored. Encoding rounds to nearest."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 from . import _C
 from ._options import CODECS, Codec
-from ._state import CODE_DTYPES, Geometry, geometry_of
+from ._state import CODE_DTYPES, geometry_of
 
 
 def decode_moment(
@@ -23,7 +23,7 @@ def decode_moment(
     """
     codes = codes.cpu()
     values = torch.empty_like(codes, dtype=torch.float32)
-    rows, row_length, _ = _C.geometry(list(codes.shape), list(codes.stride()))
+    rows, row_length, _ = geometry_of(codes)
     scale = None if scale is None else scale.cpu()
     _C.decode_moments(
         kind, codec, rows, row_length, codes.data_ptr(), _address(scale), values.data_ptr()
@@ -34,7 +34,7 @@ def decode_moment(
 def encode_moment(kind: _C.Moment, codec: _C.Codec, values: Tensor) -> tuple[Tensor, Tensor | None]:
     """Codes and scales of a dense tensor of fp32 moments, on the host; the inverse of decoding."""
     values = values.cpu()
-    rows, row_length, groups = _C.geometry(list(values.shape), list(values.stride()))
+    rows, row_length, groups = geometry_of(values)
     if codec == _C.Codec.NONE:
         codes, scale = torch.empty_like(values), None
     else:
@@ -89,7 +89,7 @@ def dequantize(codes: Tensor, scale: Tensor, codec: Codec = "root") -> Tensor:
         raise TypeError(
             f"codes must be int8 or uint8 and scales float32, not {codes.dtype} and {scale.dtype}"
         )
-    rows, _, groups = _C.geometry(list(codes.shape), list(codes.stride()))
+    rows, _, groups = geometry_of(codes)
     if scale.shape != (rows, groups):
         raise ValueError(f"scales must be {[rows, groups]}, not {list(scale.shape)}")
     values = decode_moment(kinds[codes.dtype], _eight_bits(codec), codes, scale.contiguous())

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch._compile import _disable_dynamo
 
 from . import _C
-from ._convert import conform, decompress
+from ._conform import conform, decompress
 from ._master import fp32_state_dict, load_fp32_state_dict
 from ._memory import MemoryReport, measure
 from ._numerics import check_steps
@@ -25,6 +25,7 @@ from ._state import (
     State,
     check_state,
     fresh_state,
+    host_number,
     layout_of,
     naming,
     parameter_name,
@@ -119,9 +120,7 @@ class FlashOptimizer(torch.optim.Optimizer):
         param_group[FORMAT] = _C.FORMAT_VERSION
         if param_group.get("decouple_lr"):
             param_group.setdefault("initial_lr", float(param_group["lr"]))
-        for param in param_group["params"]:
-            self._stream_keys[param] = self._next_stream_key
-            self._next_stream_key += 1
+        self._assign_stream_keys()
 
     def _check_group(self, index: int) -> None:
         group = self.param_groups[index]
@@ -227,10 +226,12 @@ class FlashOptimizer(torch.optim.Optimizer):
         """Memory of the parameters, their gradients and their state as it is now."""
         rows = []
         for param, group, name in self._parameters():
-            with naming(name):
-                weight = weight_of(param)
-                layout = layout_of(weight, self.param_groups[group], self._kind)
-            rows.append(measure(name, param, weight, layout, self.state.get(param, {})))
+            state = self.state.get(param, {})
+            layout = None
+            if param.requires_grad or state:
+                with naming(name):
+                    layout = layout_of(weight_of(param), self.param_groups[group], self._kind)
+            rows.append(measure(name, param, layout, state))
         return MemoryReport(tuple(rows))
 
     def _make_plan(self) -> StepPlan:
@@ -246,7 +247,7 @@ class FlashOptimizer(torch.optim.Optimizer):
             with naming(name):
                 weight = weight_of(param)
                 if param.grad is not None:
-                    usable_gradient(param.grad, param, weight)
+                    usable_gradient(param.grad, param)
                 layout = layout_of(weight, self.param_groups[group], self._kind)
                 if state:
                     check_state(state, weight, layout)
@@ -355,5 +356,5 @@ class FlashOptimizer(torch.optim.Optimizer):
             keys[param] = key
             used.add(key)
             if state := self.state.get(param):
-                state[STREAM_KEY] = torch.tensor(key, dtype=torch.int64, device="cpu")
+                state[STREAM_KEY] = host_number(STREAM_KEY, key)
         self._stream_keys = keys

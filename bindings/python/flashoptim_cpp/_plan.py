@@ -22,6 +22,7 @@ from ._state import (
     naming,
     same_memory_order,
     scale_of,
+    weight_of,
 )
 
 Groups = Sequence[_options.Group]
@@ -43,8 +44,8 @@ class Entry:
     layout: Layout
 
 
-def usable_gradient(gradient: Tensor, param: Tensor, weight: Tensor) -> Tensor:
-    """The gradient as the native side reads it: real, dense, in the weight's memory order.
+def usable_gradient(gradient: Tensor, param: Tensor) -> Tensor:
+    """The gradient as the native side reads it: real, dense, in the parameter's memory order.
 
     Returns the gradient itself where that is so, else a copy.
 
@@ -71,7 +72,7 @@ def usable_gradient(gradient: Tensor, param: Tensor, weight: Tensor) -> Tensor:
         )
     if gradient.is_complex():
         gradient = torch.view_as_real(gradient.resolve_conj())
-    gradient = gradient.resolve_neg()
+    gradient, weight = gradient.resolve_neg(), weight_of(param)
     if same_memory_order(gradient, weight):
         return gradient
     return torch.empty_like(weight, dtype=gradient.dtype).copy_(gradient)
@@ -93,8 +94,8 @@ def _binding(entry: Entry, state: State) -> _C.TensorBinding:
         setattr(binding, attribute, state[moment].data_ptr())
         if layout.codec != _C.Codec.NONE:
             setattr(binding, scale_of(attribute), state[scale_of(moment)].data_ptr())
-    binding.rows = layout.rows
-    binding.row_length = layout.row_length
+    binding.rows = layout.geometry.rows
+    binding.row_length = layout.geometry.row_length
     binding.step = state[STEP].data_ptr()
     binding.stream_key = int(state[STREAM_KEY])
     binding.parameter_group = entry.group
@@ -229,7 +230,7 @@ class StepPlan:
         entry = self.entries[index]
         assert entry.param.grad is not None
         with naming(entry.name):
-            usable = usable_gradient(entry.param.grad, entry.param, entry.weight)
+            usable = usable_gradient(entry.param.grad, entry.param)
         self._native.set_gradient(index, usable.data_ptr() or _NO_ELEMENTS, DTYPES[usable.dtype])
         return usable
 

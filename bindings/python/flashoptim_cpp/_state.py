@@ -32,6 +32,7 @@ CORRECTION: Final = "weight_correction"
 STEP: Final = "step"
 STREAM_KEY: Final = "stream_key"
 
+HOST_DTYPES: Final = {STEP: torch.float32, STREAM_KEY: torch.int64}
 CODE_DTYPES: Final = {_C.Moment.FIRST: torch.int8, _C.Moment.SECOND: torch.uint8}
 CORRECTION_DTYPES: Final = {8: torch.int8, 16: torch.int16}
 DTYPES: Final = {
@@ -64,6 +65,14 @@ def scale_of(moment: str) -> str:
     return f"{moment}_scale"
 
 
+class Geometry(NamedTuple):
+    """A dense tensor read as a matrix in memory order (docs/format.md, section 2)."""
+
+    rows: int
+    row_length: int
+    groups: int  # per row
+
+
 @dataclass(frozen=True)
 class Layout:
     """How the state of one parameter is stored."""
@@ -71,9 +80,7 @@ class Layout:
     codec: _C.Codec
     correction_bits: int
     moments: tuple[str, ...]
-    rows: int
-    row_length: int
-    groups: int  # per row
+    geometry: Geometry
 
 
 class Stored(NamedTuple):
@@ -128,20 +135,24 @@ def check_device(device: torch.device) -> None:
     )
 
 
+def geometry_of(tensor: Tensor) -> Geometry:
+    """The geometry of a tensor; ValueError if it has holes or overlaps."""
+    return Geometry(*_C.geometry(list(tensor.shape), list(tensor.stride())))
+
+
 def layout_of(weight: Tensor, group: _options.Group, kind: _options.RuleKind) -> Layout:
     """The layout that a group's options give a weight, `weight_of` a parameter.
 
     Raises:
         ValueError: the weight has holes or overlaps.
     """
-    rows, row_length, groups = _C.geometry(list(weight.shape), list(weight.stride()))
+    geometry = geometry_of(weight)
+    asked = _options.asked_codec(group)
     return Layout(
-        codec=_C.effective_codec(_options.asked_codec(group), weight.dim(), row_length),
+        codec=_C.effective_codec(asked, weight.dim(), geometry.row_length),
         correction_bits=_options.correction_bits(group, weight.dtype),
         moments=kind.moments(group),
-        rows=rows,
-        row_length=row_length,
-        groups=groups,
+        geometry=geometry,
     )
 
 
@@ -151,7 +162,7 @@ def stored_tensors(layout: Layout) -> dict[str, Stored]:
     if layout.correction_bits:
         stored[CORRECTION] = stored_correction(layout.correction_bits)
     for name in layout.moments:
-        stored.update(stored_moment(name, layout, layout.codec))
+        stored.update(stored_moment(name, layout))
     return stored
 
 
@@ -160,18 +171,19 @@ def stored_correction(bits: int) -> Stored:
     return Stored(CORRECTION_DTYPES[bits], None, 0)
 
 
-def stored_moment(name: str, layout: Layout, codec: _C.Codec) -> dict[str, Stored]:
-    """The tensors that keep one moment, with the geometry of a layout."""
-    if codec == _C.Codec.NONE:
+def stored_moment(name: str, layout: Layout) -> dict[str, Stored]:
+    """The tensors that keep one moment."""
+    if layout.codec == _C.Codec.NONE:
         return {name: Stored(torch.float32, None, 0)}
     kind = MOMENTS[name].kind
     if kind == _C.Moment.FIRST:
         code, scale = 0, _C.fresh_first_scale()
     else:
-        code, scale = 255, _C.fresh_second_scale(codec)
+        code, scale = 255, _C.fresh_second_scale(layout.codec)
+    rows, _, groups = layout.geometry
     return {
         name: Stored(CODE_DTYPES[kind], None, code),
-        scale_of(name): Stored(torch.float32, (layout.rows, layout.groups), scale),
+        scale_of(name): Stored(torch.float32, (rows, groups), scale),
     }
 
 
@@ -182,12 +194,14 @@ def allocate(stored: Stored, weight: Tensor) -> Tensor:
     return torch.full(stored.scale_shape, stored.fresh, dtype=stored.dtype, device=weight.device)
 
 
+def host_number(name: str, value: int) -> Tensor:
+    """A step count or stream key, wherever new tensors go by default."""
+    return torch.tensor(value, dtype=HOST_DTYPES[name], device="cpu")
+
+
 def fresh_state(weight: Tensor, layout: Layout, stream_key: int) -> State:
     """The state of a parameter that has not been stepped."""
-    state: State = {
-        STEP: torch.zeros((), dtype=torch.float32, device="cpu"),
-        STREAM_KEY: torch.tensor(stream_key, dtype=torch.int64, device="cpu"),
-    }
+    state: State = {STEP: host_number(STEP, 0), STREAM_KEY: host_number(STREAM_KEY, stream_key)}
     for name, stored in stored_tensors(layout).items():
         state[name] = allocate(stored, weight)
     return state
@@ -207,15 +221,9 @@ def check_state(state: State, weight: Tensor, layout: Layout) -> None:
     Raises:
         ValueError: an entry is missing or has another dtype, shape, memory order or device.
     """
-    host = torch.device("cpu")
-    _check_tensor(state, STEP, torch.float32, (), host)
-    _check_tensor(state, STREAM_KEY, torch.int64, (), host)
-    check_tensors(state, weight, stored_tensors(layout))
-
-
-def check_tensors(state: State, weight: Tensor, tensors: dict[str, Stored]) -> None:
-    """Checks some entries of a state; raises as `check_state`."""
-    for name, stored in tensors.items():
+    for name, dtype in HOST_DTYPES.items():
+        _check_tensor(state, name, dtype, (), torch.device("cpu"))
+    for name, stored in stored_tensors(layout).items():
         if stored.scale_shape is not None:
             scale = _check_tensor(state, name, stored.dtype, stored.scale_shape, weight.device)
             in_order = scale.is_contiguous()

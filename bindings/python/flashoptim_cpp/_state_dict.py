@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any, Final
@@ -11,7 +10,7 @@ import torch
 from torch import Tensor
 
 from . import _C
-from ._convert import conform, decode_moment
+from ._conform import check_scale, conform
 from ._options import CODECS, CORRECTION_BITS, WORKING_OPTIONS, Group, RuleKind, hyperparameters
 from ._state import (
     CODE_DTYPES,
@@ -21,10 +20,10 @@ from ._state import (
     STEP,
     STREAM_KEY,
     State,
+    host_number,
     layout_of,
     naming,
     parameter_name,
-    same_memory_order,
     scale_of,
     weight_of,
 )
@@ -52,6 +51,11 @@ def read_state_dict(
     Raises:
         ValueError, TypeError: the state dict does not fit; the message names the parameter.
     """
+    if not {"state", "param_groups"} <= state_dict.keys():
+        raise ValueError(
+            f"a state dict of an optimizer has 'state' and 'param_groups'; this one has "
+            f"{sorted(state_dict, key=str)[:5]}"
+        )
     saved_groups, saved_states = state_dict["param_groups"], state_dict["state"]
     sizes = [len(group["params"]) for group in groups]
     saved_sizes = [len(group["params"]) for group in saved_groups]
@@ -128,17 +132,16 @@ def read_state(
     layout = layout_of(weight, group, kind)
     _check_names(saved, kind)
 
-    state: State = {STEP: torch.tensor(_step(saved, kind), dtype=torch.float32, device="cpu")}
+    state: State = {STEP: host_number(STEP, _step(saved, kind))}
     if STREAM_KEY in saved:
-        key = _whole_number(STREAM_KEY, saved[STREAM_KEY])
-        state[STREAM_KEY] = torch.tensor(key, dtype=torch.int64, device="cpu")
+        state[STREAM_KEY] = host_number(STREAM_KEY, _whole_number(STREAM_KEY, saved[STREAM_KEY]))
     if CORRECTION in saved:
         state[CORRECTION] = _correction(saved[CORRECTION], weight, saved_group)
     codec = layout.codec
     for name in kind.all_moments:
         if scale_of(name) in saved:
             codec = _saved_codec(saved_group)
-            state.update(_codes(name, saved, weight, codec))
+            state.update(_codes(name, saved, weight))
         elif name in saved:
             state[name] = _values(name, saved[name], weight)
         elif name in layout.moments and name not in _OPTIONAL:
@@ -168,12 +171,14 @@ def _step(saved: State, kind: RuleKind) -> int:
 
 def _whole_number(name: str, value: Any) -> int:
     try:
-        number = float(value) if not isinstance(value, int) else value
-    except (TypeError, ValueError, RuntimeError):
-        number = math.nan
-    if not (number >= 0 and number == math.floor(number)):
+        number = value.item() if isinstance(value, Tensor) else value
+        whole = int(number)
+        valid = whole == number and whole >= 0
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        valid = False
+    if not valid:
         raise ValueError(f"'{name}' in its saved state must be a whole number, not {value!r}")
-    return int(number)
+    return whole
 
 
 def _tensor(name: str, value: Any, weight: Tensor) -> Tensor:
@@ -188,11 +193,6 @@ def _tensor(name: str, value: Any, weight: Tensor) -> Tensor:
             f"{list(weight.shape)}; {_SAME_OPTIMIZER}"
         )
     return tensor
-
-
-def _in_place_of(tensor: Tensor, weight: Tensor) -> Tensor:
-    """A copy on the weight's device and in its memory order."""
-    return torch.empty_like(weight, dtype=tensor.dtype).copy_(tensor)
 
 
 def _integers(name: str, tensor: Tensor, dtype: torch.dtype) -> Tensor:
@@ -226,7 +226,7 @@ def _correction(value: Any, weight: Tensor, saved_group: Group) -> Tensor:
         if bits == 0:
             raise ValueError(f"'{CORRECTION}' in its saved state is {tensor.dtype}; {_INTACT}")
         tensor = _integers(CORRECTION, tensor, CORRECTION_DTYPES[bits])
-    return _in_place_of(tensor, weight)
+    return tensor.to(weight.device, copy=True)
 
 
 def _saved_codec(saved_group: Group) -> _C.Codec:
@@ -239,31 +239,16 @@ def _saved_codec(saved_group: Group) -> _C.Codec:
     return CODECS[codec]
 
 
-def _codes(name: str, saved: State, weight: Tensor, codec: _C.Codec) -> State:
-    """Codes and scales in the weight's memory order; from another order, values."""
-    kind = MOMENTS[name].kind
+def _codes(name: str, saved: State, weight: Tensor) -> State:
+    """Codes and their scales."""
     if name not in saved:
         raise ValueError(f"its saved state has '{scale_of(name)}' but no '{name}'; {_INTACT}")
-    codes = _integers(name, _tensor(name, saved[name], weight), CODE_DTYPES[kind])
+    codes = _integers(name, _tensor(name, saved[name], weight), CODE_DTYPES[MOMENTS[name].kind])
     scale = saved[scale_of(name)]
-    if not isinstance(scale, Tensor) or scale.dtype != torch.float32:
-        dtype = scale.dtype if isinstance(scale, Tensor) else type(scale).__name__
-        raise ValueError(
-            f"'{scale_of(name)}' in its saved state is {dtype} instead of torch.float32; {_INTACT}"
-        )
-    rows, _, groups = _C.geometry(list(codes.shape), list(codes.stride()))
-    if scale.shape != (rows, groups):
-        raise ValueError(
-            f"'{scale_of(name)}' in its saved state has the shape {list(scale.shape)}, and "
-            f"{[rows, groups]} belongs to a parameter of {list(weight.shape)}; {_SAME_OPTIMIZER}"
-        )
-    scale = scale.contiguous()
-    if not same_memory_order(codes, weight):
-        # Other elements are neighbours in the weight's order: they form other groups.
-        return {name: _in_place_of(decode_moment(kind, codec, codes, scale), weight)}
+    check_scale(name, codes, scale)
     return {
-        name: _in_place_of(codes, weight),
-        scale_of(name): scale.to(weight.device, copy=True),
+        name: codes.to(weight.device, copy=True),
+        scale_of(name): scale.contiguous().to(weight.device, copy=True),
     }
 
 
@@ -274,7 +259,7 @@ def _values(name: str, value: Any, weight: Tensor) -> Tensor:
         raise ValueError(
             f"'{name}' in its saved state is {tensor.dtype} without '{scale_of(name)}'; {_INTACT}"
         )
-    values = _in_place_of(tensor.to(torch.float32), weight)
+    values = tensor.to(weight.device, torch.float32, copy=True)
     if MOMENTS[name].kind == _C.Moment.SECOND and bool((values < 0).any()):
         raise ValueError(f"'{name}' in its saved state has negative elements; {_SAME_OPTIMIZER}")
     return values
