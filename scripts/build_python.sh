@@ -10,10 +10,14 @@ cd "$(dirname "$0")/.."
 readonly python=".venv/bin/python" build="build/python" stamp=".venv/.package"
 export CMAKE_BUILD_PARALLEL_LEVEL="${JOBS:-2}"
 
+# Clang's code for the SIMD loops is faster than GCC's (docs/performance.md). CXX overrides. With CUDA,
+# nvcc's host compiler stays what it is.
+if [ -z "${CXX:-}" ] && command -v clang++ >/dev/null; then export CXX=clang++; fi
+
 # What decides about the configuration rather than about one object file. The list of module
 # names is part of it: an editable install knows the files that existed when it was made.
 key() {
-  printf '%s\n' "$PWD" "${FLASHOPTIM_CUDA:-OFF}"
+  printf '%s\n' "$PWD" "${FLASHOPTIM_CUDA:-OFF}" "${CXX:-}"
   "$python" - <<'PY'
 import sys
 from importlib.metadata import version

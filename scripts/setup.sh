@@ -13,8 +13,8 @@ cd "$(dirname "$0")/.."
 readonly level="${1:-dev}"
 readonly venv=".venv"
 readonly made_for="$venv/.made-for" # two lines: the folder of the checkout, the interpreter
-readonly min_torch="2.4"
-readonly apt_build=(g++ cmake ninja-build ccache pkg-config libhwy-dev)
+readonly min_torch="2.5"
+readonly apt_build=(g++ clang cmake ninja-build ccache pkg-config libhwy-dev)
 readonly apt_python=(python3 python3-venv python3-dev)
 readonly apt_dev=(libgtest-dev libbenchmark-dev nlohmann-json3-dev libcli11-dev libzstd-dev
   clang-format clang-tidy)

@@ -116,7 +116,7 @@ def read_sanitizers(reports: Path) -> dict[str, dict[str, str]]:
         log = path.with_suffix(".log").read_text(errors="replace")
         said = re.findall(r"^=+ ((?:ERROR|RACECHECK) SUMMARY.*)$", log, re.MULTILINE)
         summary = said[-1] if said else f"exit status {status}"
-        outcome = "passed" if status == 0 and "0 results differ" in log else "failed"
+        outcome = "passed" if status == 0 and ", 0 results differ" in log else "failed"
         if UNSUPPORTED in log:
             outcome, summary = "skipped", UNSUPPORTED
         elif status == TIMED_OUT:
