@@ -12,7 +12,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 readonly reports="$PWD/build/reports/cuda"
-readonly on_cpu="$([ "${FLASHOPTIM_TEST_DEVICE:-}" = cpu ] && echo yes || true)"
+if [ "${FLASHOPTIM_TEST_DEVICE:-}" = cpu ]; then on_cpu=yes; else on_cpu=""; fi
+readonly on_cpu
 readonly tools="${SANITIZERS-memcheck racecheck initcheck synccheck}"
 readonly test_limit=600 sanitizer_limit=240 # seconds
 
@@ -64,7 +65,8 @@ readonly sanitizer
 # The tools run beside each other; each writes its log and its exit status.
 sanitize() {
   local tool="$1" status=0
-  timeout --kill-after=10 "$sanitizer_limit" "$sanitizer" --tool "$tool" --error-exitcode 86 \
+  timeout --kill-after=10 "$sanitizer_limit" \
+    "$sanitizer" --tool "$tool" --error-exitcode 86 --print-limit 20 \
     "$python" tests/cuda/sanitized_steps.py >"$reports/$tool.log" 2>&1 || status=$?
   echo "$status" >"$reports/$tool.status"
 }
@@ -80,4 +82,5 @@ for tool in $tools; do
 done
 wait
 
-"$python" tests/cuda/record.py "$reports" "$([ -n "$on_cpu" ] && echo "$reports" || echo tests/results)"
+if [ -n "$on_cpu" ]; then results="$reports"; else results=tests/results; fi
+"$python" tests/cuda/record.py "$reports" "$results"

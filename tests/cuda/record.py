@@ -21,6 +21,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 TIMED_OUT = 124
+_SHOWN_LINES = 30
 #: What compute-sanitizer says where it cannot work, whatever is run under it.
 UNSUPPORTED = "Device not supported"
 
@@ -107,7 +108,7 @@ def read_tests(path: Path) -> Tests:
 
 
 def read_sanitizers(reports: Path) -> dict[str, dict[str, str]]:
-    """Outcome and last words of each tool."""
+    """Outcome and last words of each tool; prints the first ones of those that failed."""
     found = {}
     for path in sorted(reports.glob("*.skipped")):
         found[path.stem] = {"outcome": "skipped", "summary": path.read_text().strip()}
@@ -122,6 +123,8 @@ def read_sanitizers(reports: Path) -> dict[str, dict[str, str]]:
         elif status == TIMED_OUT:
             summary = "ran out of time"
         found[path.stem] = {"outcome": outcome, "summary": summary}
+        if outcome == "failed":
+            print(f"\n{path.stem}:\n" + "\n".join(log.splitlines()[:_SHOWN_LINES]))
     return dict(sorted(found.items()))
 
 

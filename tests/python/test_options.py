@@ -112,7 +112,6 @@ BAD = [
     (flash.FlashSGD, {"seed": -1}, ValueError, "seed must be .* not -1"),
     (flash.FlashSGD, {"seed": 0.5}, ValueError, "seed must be .* not 0.5"),
     (flash.FlashAdamW, {"differentiable": True}, NotImplementedError, "differentiable=True"),
-    (flash.FlashAdamW, {"capturable": True}, NotImplementedError, "capturable=True"),
     (flash.FlashAdamW, {"momentum": 0.9}, TypeError, "momentum"),
 ]
 

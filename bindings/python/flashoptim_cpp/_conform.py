@@ -9,11 +9,13 @@ from torch import Tensor
 
 from . import _C
 from ._moments import decode_moment, encode_moment
+from ._options import HOST
 from ._state import (
     CODE_DTYPES,
     CORRECTION,
     HOST_DTYPES,
     MOMENTS,
+    STEP,
     Layout,
     State,
     allocate,
@@ -51,7 +53,7 @@ def conform(state: State, weight: Tensor, layout: Layout, codec: _C.Codec) -> St
     result = dict(state)
     for name in HOST_DTYPES:
         if isinstance(state.get(name), Tensor):
-            result[name] = state[name].cpu()
+            result[name] = state[name].to(layout.step_device if name == STEP else HOST)
     for name in layout.moments:
         if name not in state:
             fresh = stored_moment(name, layout)

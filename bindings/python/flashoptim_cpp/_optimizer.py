@@ -64,7 +64,9 @@ class FlashOptimizer(torch.optim.Optimizer):
         compress_state_dict: ``state_dict`` holds codes. False: fp32 moments.
         check_numerics: raise `NumericsError` when steps are too small for the largest weights.
         foreach, fused: accepted and without effect; a step is always one native call.
-        capturable, differentiable: must be False.
+        capturable: keep step counts on the GPU, and read an lr that is a CUDA tensor there,
+            so that a CUDA graph can replay the step. Without effect for CPU parameters.
+        differentiable: must be False.
     """
 
     _kind: ClassVar[RuleKind]
@@ -99,6 +101,14 @@ class FlashOptimizer(torch.optim.Optimizer):
             for name, default in self.defaults.items():
                 group.setdefault(name, default)
         self._conform()
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """Tells GradScaler to leave unscaling and skipping to the step, where no host looks on."""
+        return all(
+            group["capturable"] and all(param.is_cuda for param in group["params"])
+            for group in self.param_groups
+        )
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Adds a parameter group.
@@ -178,7 +188,8 @@ class FlashOptimizer(torch.optim.Optimizer):
             if any(group["check_numerics"] for group in self.param_groups):
                 check_steps(self._plan.entries, self.param_groups, self._kind.rule, self._largest)
             _C.set_cpu_threads(torch.get_num_threads())
-            self.skipped_tensors += self._plan.step()
+            scale, found_inf = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
+            self.skipped_tensors += self._plan.step(scale, found_inf)
         return loss
 
     def recompute_param_stats(self) -> None:

@@ -55,8 +55,8 @@ _READ_BY_ALL: Final = (
 )
 _UNSUPPORTED: Final = {
     "differentiable": "the step is native code without a derivative",
-    "capturable": "step counts are kept on the host, so a CUDA graph cannot replay the step",
 }
+HOST: Final = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -84,6 +84,7 @@ class RuleKind:
             group["codec"],
             group["master_weight_bits"],
             self.moments(group),
+            group["capturable"],
         )
 
 
@@ -93,12 +94,12 @@ def hyperparameters(group: Group, kind: RuleKind) -> _C.Hyperparameters:
     Raises:
         TypeError: a value is not a number.
         ValueError: a value is out of range; the message names it.
-        NotImplementedError: ``differentiable`` or ``capturable`` is asked for.
+        NotImplementedError: ``differentiable`` is asked for.
     """
     _check_choices(group)
     values = _C.Hyperparameters()
     for name in _NUMBERS:
-        if name in group:
+        if name in group and not (name == "lr" and device_lr(group) is not None):
             setattr(values, name, _number(name, group[name]))
     if "initial_lr" not in group:
         values.initial_lr = values.lr
@@ -111,6 +112,28 @@ def hyperparameters(group: Group, kind: RuleKind) -> _C.Hyperparameters:
     values.seed = _seed(group["seed"])
     _C.check_hyperparameters(kind.rule, values)
     return values
+
+
+def step_device(group: Group, weight_device: torch.device) -> torch.device:
+    """Where a parameter's step count is kept: with ``capturable`` on the parameter's GPU."""
+    return weight_device if group["capturable"] and weight_device.type == "cuda" else HOST
+
+
+def device_lr(group: Group) -> torch.Tensor | None:
+    """The learning rate, if the GPU reads it at each step: a CUDA tensor with ``capturable``.
+
+    Raises:
+        TypeError: it is not one float32.
+    """
+    lr = group["lr"]
+    if not (group["capturable"] and isinstance(lr, torch.Tensor) and lr.device.type == "cuda"):
+        return None
+    if lr.dtype != torch.float32 or lr.numel() != 1:
+        raise TypeError(
+            f"lr on a GPU must be one float32, not {lr.dtype} {list(lr.shape)}; for instance "
+            "torch.tensor(1e-3, device='cuda')"
+        )
+    return lr
 
 
 def asked_codec(group: Group) -> _C.Codec:

@@ -97,6 +97,7 @@ def _binding(entry: Entry, state: State) -> _C.TensorBinding:
     binding.rows = layout.geometry.rows
     binding.row_length = layout.geometry.row_length
     binding.step = state[STEP].data_ptr()
+    binding.step_on_device = layout.step_device.type == "cuda"
     binding.stream_key = int(state[STREAM_KEY])
     binding.parameter_group = entry.group
     return binding
@@ -197,14 +198,24 @@ class StepPlan:
         try:
             hyperparameters = _options.hyperparameters(group, self._kind)
             self._native.set_hyperparameters(index, hyperparameters)
+            device_lr = _options.device_lr(group)
+            lr_address = 0 if device_lr is None else device_lr.data_ptr()
+            self._native.set_device_learning_rate(index, lr_address)
         except (TypeError, ValueError) as error:
             raise type(error)(f"parameter group {index}: {error}") from None
         # A tensor may change in place, so a group with one is read anew at every step.
-        constant = not any(isinstance(value, Tensor) for value in _flat(values))
+        # One on a GPU is read there, or once: reading it here would wait for the GPU.
+        constant = not any(
+            isinstance(value, Tensor) and not (group["capturable"] and value.is_cuda)
+            for value in _flat(values)
+        )
         self._values[index] = values if constant else None
 
-    def step(self) -> int:
+    def step(self, scale: Tensor | None, found_inf: Tensor | None) -> int:
         """Steps all parameters that have a gradient.
+
+        Args:
+            scale, found_inf: what GradScaler gives, float32 on the GPU.
 
         Returns:
             The number of tensors that ``nonfinite="skip"`` left alone.
@@ -218,12 +229,27 @@ class StepPlan:
         if not stepped:
             return 0
         for device in self._gpus:
-            stream = torch.cuda.current_stream(device).cuda_stream
-            self._native.set_stream(device.index, stream)
+            self._check_capture(device)
+            self._native.set_stream(device.index, torch.cuda.current_stream(device).cuda_stream)
+            scaling = [
+                0 if value is None else value.to(device).data_ptr() for value in (scale, found_inf)
+            ]
+            self._native.set_gradient_scaling(device.index, *scaling)
         skipped = self._native.step()
         torch.autograd.graph.increment_version(stepped)
         del copies  # the native step has read them
         return skipped
+
+    def _check_capture(self, device: torch.device) -> None:
+        if torch.cuda.is_current_stream_capturing() and any(
+            entry.layout.step_device.type != "cuda"
+            for entry in self.entries
+            if entry.weight.device == device
+        ):
+            raise RuntimeError(
+                "a CUDA graph is being captured, and would replay this step with its learning rate "
+                "and step count; construct the optimizer with capturable=True"
+            )
 
     def _set_gradient(self, index: int) -> Tensor:
         """Sets a gradient that does not lie like its parameter; returns what must be kept alive."""

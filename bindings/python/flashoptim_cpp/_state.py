@@ -81,6 +81,7 @@ class Layout:
     correction_bits: int
     moments: tuple[str, ...]
     geometry: Geometry
+    step_device: torch.device  # the host, or the weight's GPU with `capturable`
 
 
 class Stored(NamedTuple):
@@ -153,6 +154,7 @@ def layout_of(weight: Tensor, group: _options.Group, kind: _options.RuleKind) ->
         correction_bits=_options.correction_bits(group, weight.dtype),
         moments=kind.moments(group),
         geometry=geometry,
+        step_device=_options.step_device(group, weight.device),
     )
 
 
@@ -201,7 +203,10 @@ def host_number(name: str, value: int) -> Tensor:
 
 def fresh_state(weight: Tensor, layout: Layout, stream_key: int) -> State:
     """The state of a parameter that has not been stepped."""
-    state: State = {STEP: host_number(STEP, 0), STREAM_KEY: host_number(STREAM_KEY, stream_key)}
+    state: State = {
+        STEP: host_number(STEP, 0).to(layout.step_device),
+        STREAM_KEY: host_number(STREAM_KEY, stream_key),
+    }
     for name, stored in stored_tensors(layout).items():
         state[name] = allocate(stored, weight)
     return state
@@ -222,7 +227,8 @@ def check_state(state: State, weight: Tensor, layout: Layout) -> None:
         ValueError: an entry is missing or has another dtype, shape, memory order or device.
     """
     for name, dtype in HOST_DTYPES.items():
-        _check_tensor(state, name, dtype, (), torch.device("cpu"))
+        device = layout.step_device if name == STEP else _options.HOST
+        _check_tensor(state, name, dtype, (), device)
     for name, stored in stored_tensors(layout).items():
         if stored.scale_shape is not None:
             scale = _check_tensor(state, name, stored.dtype, stored.scale_shape, weight.device)
