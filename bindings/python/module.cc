@@ -179,6 +179,8 @@ void BindPlan(nb::module_& m) {
           },
           "parameter_group"_a, "lr"_a,
           "Makes a group read its learning rate from a float on the GPU; address 0: no longer.")
+      .def("set_gradient_scale", &Plan::SetGradientScale, "scale"_a,
+           "Divides the gradients of tensors whose step count is on the host.")
       .def(
           "set_gradient_scaling",
           [](Plan& plan, std::int32_t device_index, std::uintptr_t scale,

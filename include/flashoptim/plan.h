@@ -84,6 +84,10 @@ class Plan {
   /// is on the device.
   void SetGradientScaling(std::int32_t device_index, const float* scale, const float* found_inf);
 
+  /// Divides the gradients of all other tensors by `scale` in the steps that follow. Throws
+  /// std::invalid_argument if it is not a finite number above 0.
+  void SetGradientScale(float scale);
+
   /// Steps every tensor that has a gradient and counts its step. Allocates nothing; on a GPU it
   /// only enqueues, unless a policy of non-finite gradients has to look at them first. Throws
   /// std::runtime_error before anything is written if a gradient is not finite and its group's

@@ -72,8 +72,8 @@ struct TensorTask {
 };
 static_assert(std::is_trivially_copyable_v<TensorTask>);
 
-/// What the scalars and stream seeds of a tensor's step are made from, where a GPU makes them: addresses
-/// are on the device.
+/// What the scalars and stream seeds of a tensor's step are made from, where a GPU makes them:
+/// addresses are on the device.
 struct ScalarSource {
   Hyperparameters hyperparameters;
   const float* lr = nullptr;  ///< instead of hyperparameters.lr, unless null

@@ -29,20 +29,14 @@ FLASHOPTIM_FN typename L::U StochasticIncrement(typename L::U first, typename L:
   }
 }
 
-// Section 4.2: the weight from the rounded image Y, still in its place above the dropped bits,
-// which hold something else.
-template <class L, class Format>
-FLASHOPTIM_FN typename L::U SplitWeightInPlace(typename L::U rounded) {
-  if constexpr (Format::kKept == 0) {
-    return rounded;
-  } else {
-    return L::Add(rounded, L::SetU(1U << (Format::kBelow - 1)));
-  }
-}
-
+// Section 4.2: the weight from the rounded image Y.
 template <class L, class Format>
 FLASHOPTIM_FN typename L::U SplitWeight(typename L::U rounded) {
-  return L::template Shr<Format::kBelow>(SplitWeightInPlace<L, Format>(rounded));
+  if constexpr (Format::kKept == 0) {
+    return L::template Shr<Format::kBelow>(rounded);
+  } else {
+    return L::template Shr<Format::kBelow>(L::Add(rounded, L::SetU(1U << (Format::kBelow - 1))));
+  }
 }
 
 // The correction in the low bits of each lane; bits above the stored width are not part of it.
@@ -66,6 +60,18 @@ FLASHOPTIM_FN typename L::U JoinImage(typename L::U weight, typename L::U correc
   // weight.
   const auto stale = L::LessU(L::SetU(kMagnitudeMask), L::Xor(weight, moved));
   return L::SelectU(stale, weight, moved);
+}
+
+// The same in one addition per direction, for finite weights without a stale correction: if half a
+// unit of the weight is added to the image as well, its upper part is the weight, and what follows
+// is the correction with its sign bit flipped.
+template <class Format>
+FLASHOPTIM_FN constexpr uint32_t BiasOfWeight() {
+  return 1U << (Format::kBelow - 1);
+}
+template <class Format>
+FLASHOPTIM_FN constexpr uint32_t BiasedIncrement() {
+  return NearestIncrement<Format>() + BiasOfWeight<Format>();
 }
 
 // NaN to the canonical NaN of fp32; everything else as it is.

@@ -153,14 +153,17 @@ HWY_INLINE void LoadMasters(const TensorTask& task, const GroupView& view, size_
     QuadU weights;
     QuadU corrections;
     LoadHalves(static_cast<const uint16_t*>(view.weight) + i, weights);
-    // The correction c as (c + 128) - 128, both shifted into place.
-    SplitBytesShifted(hn::Xor(LoadWords(static_cast<const int8_t*>(view.correction) + i),
-                              Lanes::SetU(0x80808080U)),
-                      corrections);
+    // Corrections with their sign bit flipped, as BiasOfWeight wants them.
+    const auto flipped = hn::Xor(LoadWords(static_cast<const int8_t*>(view.correction) + i),
+                                 Lanes::SetU(0x80808080U));
+    SplitBytesShifted(flipped, corrections);
+    const auto bias = Lanes::SetU(BiasOfWeight<Bfloat16Format<8>>());
     for (int j = 0; j < 4; ++j) {
-      const auto correction = hn::Sub(corrections[j], Lanes::SetU(0x8000U));
-      w[j] = Lanes::AsFloat(kTrusting ? hn::Add(weights[j], correction)
-                                      : JoinImage<Lanes>(weights[j], correction));
+      if (kTrusting) {
+        w[j] = Lanes::AsFloat(hn::Sub(hn::Or(weights[j], corrections[j]), bias));
+      } else {
+        w[j] = Lanes::AsFloat(JoinImage<Lanes>(weights[j], hn::Sub(corrections[j], bias)));
+      }
     }
     return;
   }
@@ -188,12 +191,11 @@ HWY_INLINE void StoreMasters(const TensorTask& task, uint64_t group, const Group
   using Format = Bfloat16Format<8>;
   QuadF masters;
   LoadTile(tile, masters);
-  QuadU rounded;
-  QuadU weights;
+  QuadU biased;
   for (int j = 0; j < 4; ++j) {
-    rounded[j] = hn::Add(Lanes::Bits(masters[j]), Lanes::SetU(NearestIncrement<Format>()));
-    weights[j] = SplitWeightInPlace<Lanes, Format>(rounded[j]);
+    biased[j] = hn::Add(Lanes::Bits(masters[j]), Lanes::SetU(BiasedIncrement<Format>()));
   }
-  StoreHalves(weights, static_cast<uint16_t*>(view.weight) + i);
-  StoreWords(JoinBytesShifted(rounded), static_cast<int8_t*>(view.correction) + i);
+  StoreHalves(biased, static_cast<uint16_t*>(view.weight) + i);
+  StoreWords(hn::Xor(JoinBytesShifted(biased), Lanes::SetU(0x80808080U)),
+             static_cast<int8_t*>(view.correction) + i);
 }

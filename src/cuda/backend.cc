@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <stdexcept>
 #include <vector>
 
@@ -81,6 +82,18 @@ struct Batch {
     table.count = 0;
     blocks = 0;
   }
+  // Completes the table for a launch: the search of a block's tensor must not cost what it would
+  // for 192 tensors, which is a twentieth of a block's instructions.
+  void Finish() {
+    table.first_block[table.count] = std::numeric_limits<std::uint32_t>::max();
+    table.hint_shift = 0;
+    while ((blocks - 1) >> table.hint_shift >= kHints) ++table.hint_shift;
+    std::uint32_t tensor = 0;
+    for (std::uint32_t i = 0; i <= (blocks - 1) >> table.hint_shift; ++i) {
+      while (table.first_block[tensor + 1] <= i << table.hint_shift) ++tensor;
+      table.hints[i] = static_cast<std::uint8_t>(tensor);
+    }
+  }
   bool Full() const { return table.count == kTableCapacity; }
   void Add(const core::TensorTask& task, std::uint64_t groups, std::uint32_t index) {
     table.first_block[table.count] = blocks;
@@ -143,6 +156,7 @@ class DeviceStepper : public Stepper {
     const auto flush = [&] {
       std::array<std::uint8_t, kTableCapacity> marks{};
       Check(cudaMemsetAsync(flags_, 0, kTableCapacity, cuda_stream), "cannot clear flags");
+      batch.Finish();
       FindNonfiniteKernel(batch.table, batch.blocks, flags_, stream);
       Check(cudaGetLastError(), "cannot launch the non-finite check");
       Check(cudaMemcpyAsync(marks.data(), flags_, kTableCapacity, cudaMemcpyDeviceToHost,
@@ -200,6 +214,7 @@ class DeviceStepper : public Stepper {
     const KernelSet& kernels = KernelsOf(rule);
     const Kernel kernel =
         device_scalars ? kernels.device_scalars[form] : kernels.host_scalars[form];
+    batch.Finish();
     batch.table.device_scalars = scalars_;
     void* arguments[] = {&batch.table};
     Check(cudaLaunchKernel(reinterpret_cast<const void*>(kernel), dim3(batch.blocks),

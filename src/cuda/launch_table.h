@@ -24,6 +24,7 @@ struct LaunchPolicy {
 /// Tensors of one launch. Kernel parameters may take 32,764 bytes (CUDA 12.1, compute
 /// capability 7.0).
 inline constexpr unsigned kTableCapacity = 192;
+inline constexpr unsigned kHints = 256;
 
 /// Scalars and seeds of one tensor's step, made on the device (prepare.cu).
 struct DeviceScalars {
@@ -34,7 +35,11 @@ struct DeviceScalars {
 
 struct LaunchTable {
   std::uint32_t count;
-  std::uint32_t first_block[kTableCapacity];  ///< of each tensor; blocks are handed out in order
+  /// Of each tensor, since blocks are handed out in order; and one that no block reaches.
+  std::uint32_t first_block[kTableCapacity + 1];
+  /// Tensor of block i << hint_shift: where the search for a block's tensor starts.
+  std::uint8_t hints[kHints];
+  std::uint32_t hint_shift;
   core::TensorTask tasks[kTableCapacity];
   /// Instead of the scalars and seeds in `tasks`, for kernels that take them from the device.
   const DeviceScalars* device_scalars;

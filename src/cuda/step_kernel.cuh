@@ -12,17 +12,9 @@ namespace flashoptim::cuda {
 
 // The tensor that this block belongs to: the last one whose first block is not after it.
 FLASHOPTIM_FN unsigned TensorOfBlock(const LaunchTable& table) {
-  unsigned low = 0;
-  unsigned high = table.count;
-  while (high - low > 1) {
-    const unsigned middle = (low + high) / 2;
-    if (table.first_block[middle] <= blockIdx.x) {
-      low = middle;
-    } else {
-      high = middle;
-    }
-  }
-  return low;
+  unsigned tensor = table.hints[blockIdx.x >> table.hint_shift];
+  while (table.first_block[tensor + 1] <= blockIdx.x) ++tensor;
+  return tensor;
 }
 
 constexpr std::uint32_t kElementsPerPass = LaunchPolicy::kGroupsPerPass * std::uint32_t{kGroupSize};

@@ -1,6 +1,7 @@
 #include "flashoptim/plan.h"
 
 #include <algorithm>
+#include <cmath>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -82,6 +83,7 @@ struct Plan::Impl {
   std::vector<TensorBinding> tensors;
   std::vector<Hyperparameters> groups;
   std::vector<Part> parts;
+  float gradient_scale = 1.0F;
   std::vector<const float*> device_lr;   // of each group
   std::vector<core::TensorTask*> tasks;  // of each tensor, in its part
 
@@ -143,6 +145,7 @@ struct Plan::Impl {
       if (!tensor.step_on_device) {
         const auto step = static_cast<std::uint64_t>(*tensor.step) + 1;
         task.scalars = scalar::MakeScalars<core::StepScalars>(rule, group, step);
+        task.scalars.gradient_multiplier /= gradient_scale;
         scalar::MakeStreamSeeds<scalar::Lanes>(group.seed, tensor.stream_key, step,
                                                task.stream_seeds);
       }
@@ -245,6 +248,14 @@ void Plan::SetGradientScaling(std::int32_t device_index, const float* scale,
       part.scaling = {scale, found_inf};
     }
   }
+}
+
+void Plan::SetGradientScale(float scale) {
+  if (!(scale > 0.0F) || std::isinf(scale)) {
+    throw std::invalid_argument("the gradient scale must be a finite number above 0, not " +
+                                std::to_string(scale));
+  }
+  impl_->gradient_scale = scale;
 }
 
 std::uint64_t Plan::Step() {

@@ -20,6 +20,8 @@ from typing import Any, Protocol
 STEPS = 2
 # The second shape has several blocks, the third a tail in every row, and so on.
 SHAPES = ((3, 64), (70, 64), (5, 100), (1, 7), (2, 192))
+# With ordinary gradients, with NaN and infinities among them, and with step counts on the GPU.
+WAYS = ("ordinary", "special", "counted there")
 # Elements before a tensor in its allocation.
 OFFSETS = (0, 1, 3)
 _SPECIAL = {2: (0x7FC0, 0x7F80, 0xFF80), 4: (0x7FC00000, 0x7F800000, 0xFF800000)}
@@ -163,10 +165,14 @@ def numbers(dtype: str, count: int, source: random.Random, special: bool) -> byt
 class Stepped:
     """The tensors of one rule in some memory, with a plan."""
 
-    def __init__(self, native: Any, rule: Rule, memory: Memory, on_gpu: bool) -> None:
+    def __init__(
+        self, native: Any, rule: Rule, memory: Memory, on_gpu: bool, count_there: bool
+    ) -> None:
         self._native, self._rule, self._memory = native, rule, memory
+        self._count_there = count_there
         self._cases = list(all_cases())
         self._steps = (ctypes.c_float * len(self._cases))()
+        self._step_addresses: list[int] = []
         self._outputs: list[tuple[str, int, int]] = []
         bindings = [self._bind(index, on_gpu) for index in range(len(self._cases))]
         self.plan = native.Plan(native.Rule[rule.rule], bindings, 1)
@@ -214,6 +220,10 @@ class Stepped:
             scales = array("f", [fresh] * groups).tobytes()
             setattr(binding, f"{moment}_scale", self._put(f"{moment} scale", scales, 4, case))
         binding.step = ctypes.addressof(self._steps) + 4 * index
+        if self._count_there:
+            binding.step_on_device = True
+            binding.step = self._memory.put(bytes(4), 0)
+        self._step_addresses.append(binding.step)
         return binding
 
     def step(self, number: int, special: bool) -> None:
@@ -234,14 +244,17 @@ class Stepped:
             f"{index}: {what}": self._memory.get(address, size)
             for index, (what, address, size) in enumerate(self._outputs)
         }
-        return {**found, "steps": bytes(self._steps)}
+        where = self._memory if self._count_there else HostMemory()
+        counts = b"".join(where.get(address, 4) for address in self._step_addresses)
+        return {**found, "step counts": counts}
 
 
-def differences(native: Any, rule: Rule, special: bool, on_gpu: bool) -> list[str]:
+def differences(native: Any, rule: Rule, way: str, on_gpu: bool) -> list[str]:
     """Names of the tensors that are not the same on the GPU and the CPU."""
+    special, count_there = way == "special", way == "counted there" and on_gpu
     memory: Memory = DeviceMemory() if on_gpu else HostMemory()
-    tested = Stepped(native, rule, memory, on_gpu)
-    reference = Stepped(native, rule, HostMemory(), on_gpu=False)
+    tested = Stepped(native, rule, memory, on_gpu, count_there)
+    reference = Stepped(native, rule, HostMemory(), on_gpu=False, count_there=False)
     for number in range(STEPS):
         tested.step(number, special)
         reference.step(number, special)
@@ -261,11 +274,11 @@ def main(arguments: list[str]) -> int:
         return 2
     found: list[str] = []
     for rule in RULES:
-        for special in (False, True):
-            found += differences(_C, rule, special, on_gpu)
+        for way in WAYS:
+            found += differences(_C, rule, way, on_gpu)
     for line in found[:20]:
         print(f"differs: {line}")
-    tensors = 2 * len(RULES) * len(list(all_cases()))
+    tensors = len(WAYS) * len(RULES) * len(list(all_cases()))
     print(f"{tensors} tensors stepped, {len(found)} results differ")
     return 1 if found else 0
 

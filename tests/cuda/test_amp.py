@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import flashoptim_cpp as flash
 import pytest
 import torch
-from cases import Make
+from cases import Make, Options
 from helpers import assert_same, contents, set_gradient
 from torch import Tensor, nn
 
@@ -43,15 +45,35 @@ def names_of(model: nn.Module) -> list[str]:
     return [name for name, _ in model.named_parameters()]
 
 
+@pytest.fixture(params=[False, True], ids=["on the host", "capturable"])
+def way(request: pytest.FixtureRequest, device: torch.device) -> Options:
+    """Options: torch unscales gradients and skips steps, or the optimizer does on the GPU."""
+    if request.param and device.type == "cpu":
+        pytest.skip("CPU parameters are never scaled by the optimizer")
+    return {"capturable": request.param}
+
+
+@contextmanager
+def no_waiting(wanted: bool) -> Iterator[None]:
+    """Fails if torch waits for the GPU."""
+    if wanted:
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        if wanted:
+            torch.cuda.set_sync_debug_mode("default")
+
+
 @SCALED
 @pytest.mark.parametrize("clip", [False, True], ids=["plain", "clipped"])
 def test_scaled_steps_are_those_of_unscaled_gradients(
-    make: Make, clip: bool, device: torch.device
+    make: Make, clip: bool, way: Options, device: torch.device
 ) -> None:
     """Gradients are unscaled once, with `unscale_` and clipping before the step or without."""
     model = model_of(device)
     twin = copy.deepcopy(model)
-    optimizer, other = make(model.parameters(), lr=1e-3), make(twin.parameters(), lr=1e-3)
+    optimizer, other = make(model.parameters(), lr=1e-3, **way), make(twin.parameters(), lr=1e-3)
     scaler = torch.amp.GradScaler(device.type, init_scale=SCALE)
     for step in range(4):
         optimizer.zero_grad()
@@ -62,8 +84,10 @@ def test_scaled_steps_are_those_of_unscaled_gradients(
         for param, same in zip(model.parameters(), twin.parameters(), strict=True):
             assert param.grad is not None
             same.grad = param.grad.clone() if clip else param.grad / SCALE
-        scaler.step(optimizer)
-        scaler.update()
+        # The first step makes the state, and torch's scaler may wait for what it makes.
+        with no_waiting(way["capturable"] and step > 0):
+            scaler.step(optimizer)
+            scaler.update()
         other.step()
     assert scaler.get_scale() == SCALE
     assert_same(
@@ -73,40 +97,51 @@ def test_scaled_steps_are_those_of_unscaled_gradients(
     )
 
 
-@SCALED
-@pytest.mark.parametrize("value", ["inf", "nan"])
-@pytest.mark.parametrize("last_on", ["the device", "the CPU"])
-def test_a_skipped_step_changes_nothing(
-    make: Make, value: str, last_on: str, device: torch.device
+def assert_skipping(
+    make: Make, params: list[nn.Parameter], way: Options, value: str, device: torch.device
 ) -> None:
-    """Neither weights nor states nor step counts, wherever the one bad gradient is."""
-    last = torch.device("cpu") if last_on == "the CPU" else device
-    places = {"first": device, "second": device, "last": last}
-    params = [nn.Parameter(torch.randn(8, 70).to(place)) for place in places.values()]
-    names = list(places)
-    optimizer = make(params, lr=1e-3)
+    """Spoils the gradient of each parameter in turn; good steps come between."""
+    names = [f"parameter {index}" for index in range(len(params))]
+    optimizer = make(params, lr=1e-3, **way)
     scaler = torch.amp.GradScaler(device.type, init_scale=SCALE)
-    for bad in range(3):
-        for scaled in (1.0, float(value)):
+    for bad in range(len(params)):
+        for factor in (1.0, float(value)):
             scaler.scale(torch.ones((), device=device))
-            for index, param in enumerate(params):
-                param.grad = torch.full_like(param, 0.1 * scaler.get_scale())
-                if index == bad:
-                    param.grad[-1, -1] *= scaled
-            before = contents(params, optimizer)
             scale = scaler.get_scale()
+            for index, param in enumerate(params):
+                param.grad = torch.full_like(param, 0.1 * scale)
+                if index == bad:
+                    param.grad[-1, -1] *= factor
+            before = contents(params, optimizer)
             scaler.step(optimizer)
             scaler.update()
-            if scaled != 1.0:
+            if factor != 1.0:
                 assert scaler.get_scale() == scale / 2
                 assert_same(before, contents(params, optimizer), names, "not skipped")
-    assert all(float(optimizer.state[param]["step"]) == 3 for param in params)
+    assert all(float(optimizer.state[param]["step"]) == len(params) for param in params)
 
 
-def test_a_skipped_first_step_can_be_saved(device: torch.device) -> None:
+@SCALED
+@pytest.mark.parametrize("value", ["inf", "nan"])
+def test_a_skipped_step_changes_nothing(
+    make: Make, value: str, way: Options, device: torch.device
+) -> None:
+    """Neither weights nor states nor step counts, wherever the one bad gradient is."""
+    params = [nn.Parameter(torch.randn(8, 70).to(device)) for _ in range(3)]
+    assert_skipping(make, params, way, value, device)
+
+
+@SCALED
+def test_an_infinity_on_one_device_skips_the_other(make: Make, device: torch.device) -> None:
+    places = [device, torch.device("cpu")]
+    params = [nn.Parameter(torch.randn(8, 70).to(place)) for place in places]
+    assert_skipping(make, params, {"capturable": False}, "inf", device)
+
+
+def test_a_skipped_first_step_can_be_saved(way: Options, device: torch.device) -> None:
     param = nn.Parameter(torch.randn(8, 64).to(device))
     weight = param.detach().clone()
-    optimizer = flash.FlashAdamW([param])
+    optimizer = flash.FlashAdamW([param], **way)
     scaler = torch.amp.GradScaler(device.type, init_scale=SCALE)
     scaler.scale(torch.ones((), device=device))
     param.grad = torch.full_like(param, float("inf"))
@@ -122,21 +157,21 @@ def test_a_skipped_first_step_can_be_saved(device: torch.device) -> None:
     assert float(fresh.state[param]["step"]) == 1
 
 
-def test_fp16_weights_under_a_scaler(device: torch.device) -> None:
-    """A model cast to fp16: GradScaler lets an optimizer have fp16 gradients that scales itself."""
-    assert getattr(flash.FlashAdamW, "_step_supports_amp_scaling", False), (
-        "FlashAdamW does not take grad_scale and found_inf from GradScaler "
-        "(_step_supports_amp_scaling), so GradScaler refuses the gradients of fp16 parameters"
-    )
-    params = [nn.Parameter(torch.randn(8, 64).to(device, torch.float16)) for _ in range(2)]
+@SCALED
+def test_fp16_weights_under_a_scaler(make: Make, gpu: torch.device) -> None:
+    """GradScaler leaves fp16 gradients to optimizers that scale themselves, and refuses others."""
+    params = [nn.Parameter(torch.randn(8, 64).to(gpu, torch.float16)) for _ in range(2)]
     twins = [nn.Parameter(param.detach().clone()) for param in params]
     names = ["first", "second"]
-    optimizer, other = flash.FlashAdamW(params, lr=1e-3), flash.FlashAdamW(twins, lr=1e-3)
-    scaler = torch.amp.GradScaler(device.type, init_scale=SCALE)
+    optimizer, other = make(params, lr=1e-3, capturable=True), make(twins, lr=1e-3)
+    assert getattr(optimizer, "_step_supports_amp_scaling", False), (
+        "with capturable=True the optimizer should take grad_scale and found_inf from GradScaler"
+    )
+    scaler = torch.amp.GradScaler(gpu.type, init_scale=SCALE)
     for step in range(3):
-        scaler.scale(torch.ones((), device=device))
+        scaler.scale(torch.ones((), device=gpu))
         for param, twin in zip(params, twins, strict=True):
-            param.grad = (torch.randn(8, 64) * 1e-3 * SCALE).to(device, torch.float16)
+            param.grad = (torch.randn(8, 64) * 1e-3 * SCALE).to(gpu, torch.float16)
             set_gradient(twin, param.grad.float() / SCALE)
         scaler.step(optimizer)
         scaler.update()
@@ -147,6 +182,8 @@ def test_fp16_weights_under_a_scaler(device: torch.device) -> None:
     scaler.update()
     assert_same(contents(twins, other), contents(params, optimizer), names, "not skipped")
     assert scaler.get_scale() == SCALE / 2
+    with pytest.raises(ValueError, match="FP16"):
+        scaler.unscale_(other)
 
 
 @pytest.mark.parametrize("weights", [torch.float32, torch.bfloat16], ids=str)

@@ -179,6 +179,15 @@ def test_a_captured_optimizer_can_be_saved(problem: Problem, capturable: torch.d
     )
 
 
+def test_policies_that_wait_are_refused(capturable: torch.device) -> None:
+    param = nn.Parameter(torch.ones(4, 64, device=capturable))
+    param.grad = torch.ones_like(param)
+    optimizer = flash.FlashAdamW([param], capturable=True, nonfinite="error")
+    with pytest.raises(ValueError, match="capturable"):
+        optimizer.step()
+    assert bool((param == 1).all())
+
+
 def test_capturing_without_capturable_is_refused(problem: Problem, gpu: torch.device) -> None:
     """Instead of baking learning rate and step count in; nothing is changed by the attempt."""
     optimizer = flash.FlashAdamW(problem.parameter_groups(gpu))

@@ -36,26 +36,40 @@ def problem() -> Problem:
     return Problem(groups)
 
 
-def warmed_up(rule: str, problem: Problem, device: torch.device) -> flash.FlashOptimizer:
+def warmed_up(
+    rule: str, problem: Problem, device: torch.device, way: str = "plain"
+) -> flash.FlashOptimizer:
     """After two steps, with gradients."""
     make, options = RULES[rule]
-    optimizer = make(problem.parameter_groups(device), **options)
+    groups = problem.parameter_groups(device)
+    optimizer = make(groups, **options, capturable=way != "plain")
     take_steps(optimizer, problem, device, (1, 2))
+    if way == "lr on GPU":
+        for group in optimizer.param_groups:
+            group["lr"] = torch.tensor(1e-3, device=device)
+        optimizer.step()
     return optimizer
 
 
 def cosine(optimizer: flash.FlashOptimizer, steps: int) -> Iterator[int]:
-    """Counts steps, with another learning rate in each."""
+    """Counts steps, with another learning rate in each unless the GPU holds it."""
     base = optimizer.defaults["lr"]
     for step in range(steps):
         for group in optimizer.param_groups:
-            group["lr"] = base * 0.5 * (1 + math.cos(math.pi * step / steps))
+            if not isinstance(group["lr"], Tensor):
+                group["lr"] = base * 0.5 * (1 + math.cos(math.pi * step / steps))
         yield step
 
 
+WAYS = pytest.mark.parametrize("way", ["plain", "capturable", "lr on GPU"])
+
+
+@WAYS
 @pytest.mark.parametrize("rule", MAIN_RULES)
-def test_a_hundred_steps_allocate_nothing(rule: str, problem: Problem, gpu: torch.device) -> None:
-    optimizer = warmed_up(rule, problem, gpu)
+def test_a_hundred_steps_allocate_nothing(
+    rule: str, way: str, problem: Problem, gpu: torch.device
+) -> None:
+    optimizer = warmed_up(rule, problem, gpu, way)
     torch.cuda.synchronize(gpu)
     torch.cuda.reset_peak_memory_stats(gpu)
     before = torch.cuda.memory_stats(gpu)
@@ -75,10 +89,11 @@ def test_a_hundred_steps_allocate_nothing(rule: str, problem: Problem, gpu: torc
     assert abs(free_before - torch.cuda.mem_get_info(gpu)[0]) < DRIVER_PIECE
 
 
+@WAYS
 @pytest.mark.parametrize("rule", MAIN_RULES)
-def test_api_calls_of_a_step(rule: str, problem: Problem, device: torch.device) -> None:
+def test_api_calls_of_a_step(rule: str, way: str, problem: Problem, device: torch.device) -> None:
     """By the profiler, which sees what the native code does too."""
-    optimizer = warmed_up(rule, problem, device)
+    optimizer = warmed_up(rule, problem, device, way)
 
     def steps() -> None:
         for _ in cosine(optimizer, 5):
@@ -93,10 +108,11 @@ def test_api_calls_of_a_step(rule: str, problem: Problem, device: torch.device) 
         assert all("flashoptim" in name for name in found.kernels), found.kernels
 
 
+@WAYS
 @pytest.mark.parametrize("rule", MAIN_RULES)
-def test_a_step_does_not_wait(rule: str, problem: Problem, gpu: torch.device) -> None:
+def test_a_step_does_not_wait(rule: str, way: str, problem: Problem, gpu: torch.device) -> None:
     """It returns while the GPU is still busy with what was enqueued before."""
-    optimizer = warmed_up(rule, problem, gpu)
+    optimizer = warmed_up(rule, problem, gpu, way)
     torch.cuda.synchronize(gpu)
     busy = torch.cuda.Event()
     torch.cuda.set_sync_debug_mode("error")

@@ -337,6 +337,9 @@ class Plan:
         Makes a group read its learning rate from a float on the GPU; address 0: no longer.
         """
 
+    def set_gradient_scale(self, scale: float) -> None:
+        """Divides the gradients of tensors whose step count is on the host."""
+
     def set_gradient_scaling(self, device_index: int, scale: int, found_inf: int) -> None:
         """
         What GradScaler gives for a GPU, as addresses of floats there; 0: neither.

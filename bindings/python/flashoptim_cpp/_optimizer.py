@@ -70,6 +70,8 @@ class FlashOptimizer(torch.optim.Optimizer):
     """
 
     _kind: ClassVar[RuleKind]
+    # GradScaler leaves unscaling, and skipping, to the step.
+    _step_supports_amp_scaling: ClassVar[bool] = True
 
     def __init__(self, params: Params, defaults: dict[str, Any]) -> None:
         self._reset()
@@ -101,14 +103,6 @@ class FlashOptimizer(torch.optim.Optimizer):
             for name, default in self.defaults.items():
                 group.setdefault(name, default)
         self._conform()
-
-    @property
-    def _step_supports_amp_scaling(self) -> bool:
-        """Tells GradScaler to leave unscaling and skipping to the step, where no host looks on."""
-        return all(
-            group["capturable"] and all(param.is_cuda for param in group["params"])
-            for group in self.param_groups
-        )
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Adds a parameter group.
@@ -182,15 +176,24 @@ class FlashOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        scale, found_inf = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
+        if found_inf is not None and self._counts_on_host() and float(found_inf) != 0:
+            return loss
         with torch.no_grad():
             if self._plan is None or not self._plan.fits(self.param_groups, self.state):
                 self._plan = self._make_plan()
             if any(group["check_numerics"] for group in self.param_groups):
                 check_steps(self._plan.entries, self.param_groups, self._kind.rule, self._largest)
             _C.set_cpu_threads(torch.get_num_threads())
-            scale, found_inf = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
             self.skipped_tensors += self._plan.step(scale, found_inf)
         return loss
+
+    def _counts_on_host(self) -> bool:
+        """Whether a step has to know on the host if GradScaler found an infinity."""
+        return not all(
+            group["capturable"] and all(param.is_cuda for param in group["params"])
+            for group in self.param_groups
+        )
 
     def recompute_param_stats(self) -> None:
         """Lets ``check_numerics`` measure all parameters afresh at the next step.

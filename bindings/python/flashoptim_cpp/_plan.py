@@ -166,6 +166,7 @@ class StepPlan:
             self._push(index, group, kind.read(group))
 
         devices = {entry.param.device for entry in entries}
+        self._host_scalars = any(entry.layout.step_device.type != "cuda" for entry in entries)
         self._gpus = {device for device in devices if device.type == "cuda"}
 
     def fits(self, groups: Groups, state: States) -> bool:
@@ -223,6 +224,8 @@ class StepPlan:
         Raises:
             RuntimeError, TypeError, ValueError: a gradient cannot be used; nothing was written.
         """
+        if self._host_scalars:
+            self._native.set_gradient_scale(1.0 if scale is None else float(scale))
         stepped: list[Tensor] = []
         others = _READER.read_gradients(self._native, self._tracked, stepped)
         copies = [self._set_gradient(index) for index in others]
