@@ -202,7 +202,8 @@ void BindPlan(nb::module_& m) {
            "nonfinite='skip' left alone. RuntimeError before anything is written if "
            "nonfinite='error' finds a gradient that is not finite.");
 
-  nb::class_<TensorSnapshot>(m, "TensorSnapshot", "What tensors were when a plan was made.");
+  [[maybe_unused]] const nb::class_<TensorSnapshot> snapshot(
+      m, "TensorSnapshot", "What tensors were when a plan was made.");
   nb::class_<TensorReader>(m, "TensorReader",
                            "Reads torch tensors through DLPack's C functions (tensor_reader.h).")
       .def(nb::init<nb::handle>(), "tensor_type"_a,
