@@ -210,10 +210,8 @@ void BindPlan(nb::module_& m) {
            "TypeError if the type does not offer them (torch before 2.10).")
       .def("snapshot", &TensorReader::Snapshot, "parameters"_a, "state"_a,
            "What parameters and all tensors in an optimizer's state are now.")
-      .def("holds",
-           nb::overload_cast<const TensorSnapshot&, const nb::list&, const nb::dict&>(
-               &TensorReader::Holds, nb::const_),
-           "snapshot"_a, "parameters"_a, "state"_a, "Whether a snapshot still holds.")
+      .def("holds", &TensorReader::Holds, "snapshot"_a, "parameters"_a, "state"_a,
+           "Whether a snapshot still holds.")
       .def("read_gradients", &TensorReader::ReadGradients, "plan"_a, "parameters"_a, "stepped"_a,
            "Sets the plan's gradients from parameters; appends those with a gradient to `stepped` "
            "and returns the indices of gradients that it could not read in place.");

@@ -39,16 +39,6 @@ std::uintptr_t AddressOf(const DlTensor& tensor) {
   return reinterpret_cast<std::uintptr_t>(tensor.data) + tensor.byte_offset;
 }
 
-bool RefersTo(const nb::object& reference, const nb::handle& target) {
-#if PY_VERSION_HEX >= 0x030d0000
-  PyObject* object = nullptr;
-  PyWeakref_GetRef(reference.ptr(), &object);
-  return nb::steal(object).is(target);
-#else
-  return PyWeakref_GetObject(reference.ptr()) == target.ptr();
-#endif
-}
-
 bool LieAlike(const DlTensor& a, const DlTensor& b) {
   if (a.device.device_type != b.device.device_type || a.device.device_id != b.device.device_id ||
       a.ndim != b.ndim) {
@@ -85,51 +75,38 @@ bool TensorReader::IsTensor(const nb::handle& value) const {
   return PyObject_TypeCheck(value.ptr(), reinterpret_cast<PyTypeObject*>(tensor_type_.ptr())) != 0;
 }
 
-std::uintptr_t TensorReader::Address(const nb::handle& tensor) const {
-  return AddressOf(Read(tensor));
-}
-
-// Dictionaries are walked rather than asked: a tensor's hash is a Python function.
-TensorSnapshot TensorReader::Snapshot(const nb::list& parameters, const nb::dict& state) const {
-  TensorSnapshot snapshot;
-  for (const nb::handle parameter : parameters) snapshot.parameters.push_back(Address(parameter));
+// Dictionaries are walked rather than asked: a tensor's hash is a Python function. All tensors
+// count, since any one of them may be moved in place (`t.data = t.data.to(...)`).
+template <class Use>
+bool TensorReader::ForAddresses(const nb::list& parameters, const nb::dict& state,
+                                const Use& use) const {
+  for (const nb::handle parameter : parameters) {
+    if (!use(AddressOf(Read(parameter)))) return false;
+  }
   for (const auto& [key, entries] : state) {
-    TensorSnapshot::State& recorded = snapshot.states.emplace_back();
     for (const auto& [name, value] : nb::borrow<nb::dict>(entries)) {
-      if (!IsTensor(value)) continue;
-      recorded.references.push_back(nb::steal(PyWeakref_NewRef(value.ptr(), nullptr)));
-      recorded.last_address = Address(value);
+      if (IsTensor(value) && !use(AddressOf(Read(value)))) return false;
     }
   }
-  return snapshot;
+  return true;
 }
 
-bool TensorReader::Holds(const TensorSnapshot::State& snapshot, const nb::dict& entries) const {
-  std::size_t i = 0;
-  nb::handle last;
-  for (const auto& [name, value] : entries) {
-    if (!IsTensor(value)) continue;
-    if (i == snapshot.references.size() || !RefersTo(snapshot.references[i], value)) return false;
-    last = value;
-    ++i;
-  }
-  return i == snapshot.references.size() &&
-         (!last.is_valid() || Address(last) == snapshot.last_address);
+TensorSnapshot TensorReader::Snapshot(const nb::list& parameters, const nb::dict& state) const {
+  TensorSnapshot snapshot;
+  ForAddresses(parameters, state, [&](std::uintptr_t address) {
+    snapshot.addresses.push_back(address);
+    return true;
+  });
+  return snapshot;
 }
 
 bool TensorReader::Holds(const TensorSnapshot& snapshot, const nb::list& parameters,
                          const nb::dict& state) const {
-  if (parameters.size() != snapshot.parameters.size() || state.size() != snapshot.states.size()) {
-    return false;
-  }
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
-    if (Address(parameters[i]) != snapshot.parameters[i]) return false;
-  }
   std::size_t i = 0;
-  for (const auto& [key, entries] : state) {
-    if (!Holds(snapshot.states[i++], nb::borrow<nb::dict>(entries))) return false;
-  }
-  return true;
+  const bool all = ForAddresses(parameters, state, [&](std::uintptr_t address) {
+    return i < snapshot.addresses.size() && snapshot.addresses[i++] == address;
+  });
+  return all && i == snapshot.addresses.size();
 }
 
 nb::list TensorReader::ReadGradients(Plan& plan, const nb::list& parameters,

@@ -14,16 +14,10 @@
 
 namespace flashoptim {
 
-/// What an optimizer's tensors were when a plan was made: which objects, without keeping them
-/// alive, and where parameters and one tensor of each state lay. Code that moves tensors in place
-/// (`t.data = t.data.to(...)`) moves all of a state, so that one of them tells.
+/// Where an optimizer's tensors lay when a plan was made. Nothing is kept alive, so that state
+/// which is moved elsewhere is freed.
 struct TensorSnapshot {
-  std::vector<std::uintptr_t> parameters;
-  struct State {
-    std::vector<nanobind::object> references;  // weak
-    std::uintptr_t last_address = 0;
-  };
-  std::vector<State> states;
+  std::vector<std::uintptr_t> addresses;
 };
 
 /// Reads tensors of one type.
@@ -53,8 +47,10 @@ class TensorReader {
 
  private:
   bool IsTensor(const nanobind::handle& value) const;
-  std::uintptr_t Address(const nanobind::handle& tensor) const;
-  bool Holds(const TensorSnapshot::State& snapshot, const nanobind::dict& entries) const;
+  // Calls use(address) for each parameter and tensor of the state until it returns false.
+  template <class Use>
+  bool ForAddresses(const nanobind::list& parameters, const nanobind::dict& state,
+                    const Use& use) const;
 
   using ReadFunction = int (*)(void* object, nanobind::dlpack::dltensor* tensor);
 

@@ -111,6 +111,7 @@ void Follow(const json& record) {
   binding.stream_key = Number(record.at("key"));
   Plan plan(step_case.rule.rule, {binding}, 1);
   plan.SetHyperparameters(0, step_case.rule.hyper);
+  plan.SetGradientScale(record.at("hyper").value("gradient_scale", 1.0F));
   for (std::size_t step = 0; step < record.at("states").size(); ++step) {
     SCOPED_TRACE("step " + std::to_string(step + 1));
     Fill(tensor.buffer(testing::kGradient), record.at("gradients").at(step),

@@ -38,6 +38,8 @@ const Dense kDense[] = {
     {"leading_one", {1, 3, 4}, {12, 4, 1}, 1, 12},
     {"trailing_one", {3, 4, 1}, {4, 1, 1}, 3, 4},
     {"one_with_any_stride", {3, 1, 4}, {4, 999, 1}, 3, 4},
+    {"first_of_equal_strides", {5, 4, 1}, {1, 5, 5}, 4, 5},
+    {"first_of_equal_strides_is_one", {5, 1, 4}, {1, 5, 5}, 1, 20},
     {"column", {5, 1}, {1, 1}, 5, 1},
     {"all_ones", {1, 1, 1}, {1, 1, 1}, 1, 1},
     {"empty", {0}, {1}, 0, 0},

@@ -66,6 +66,7 @@ struct BadBinding {
 const BadBinding kBadBindings[] = {
     {"parameter_group", [](auto& b, auto&) { b.parameter_group = 3; }, "parameter group 3 of 1"},
     {"step", [](auto& b, auto&) { b.step = nullptr; }, "step count is missing"},
+    {"step_on_device", [](auto& b, auto&) { b.step_on_device = true; }, "on a GPU"},
     {"weight", [](auto& b, auto&) { b.weight = nullptr; }, "weight is missing"},
     {"correction_bits", [](auto& b, auto&) { b.correction_bits = 7; }, "not 7"},
     {"fp32_correction", [](auto& b, auto&) { b.weight_dtype = DType::kFloat32; }, "fp32"},
@@ -145,6 +146,16 @@ TEST(PlanErrors, IndicesOutOfRange) {
   EXPECT_EQ(plan.size(), 1U);
   ExpectMentions(Refusal([&] { plan.SetGradient(1, {}); }), {"tensor 1 of 1"});
   ExpectMentions(Refusal([&] { plan.SetHyperparameters(1, {}); }), {"parameter group 1 of 1"});
+}
+
+TEST(PlanErrors, GradientScalesThatDivideByNothing) {
+  Plan plan(Rule::kAdam, {}, 1);
+  EXPECT_NO_THROW(plan.SetGradientScale(65536.0F));
+  for (const double bad : {0.0, -0.5, kInfinity, kNan}) {
+    const auto scale = static_cast<float>(bad);
+    ExpectMentions(Refusal([&] { plan.SetGradientScale(scale); }),
+                   {"gradient scale", std::to_string(scale).c_str()});
+  }
 }
 
 struct BadHyperparameter {

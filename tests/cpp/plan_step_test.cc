@@ -142,6 +142,23 @@ TEST_P(NonfiniteGradient, IsFoundInEveryPlace) {
   }
 }
 
+// The first and the last element of each group, and so of each piece of parallel work.
+TEST_P(NonfiniteGradient, IsFoundAtTheEndsOfEveryGroup) {
+  const Shape shape = {300, 130, 0};
+  Tensors tensors(Case(), {shape});
+  Plan plan = tensors.MakePlan(WithPolicy(Nonfinite::kSkip));
+  for (std::uint64_t row = 0; row < shape.rows; ++row) {
+    for (const std::uint64_t column : {0U, 63U, 64U, 127U, 128U, 129U}) {
+      const std::uint64_t i = row * shape.row_length + column;
+      SetGradientElement(tensors[0], i, GetParam().image);
+      plan.SetGradient(0, tensors[0].CurrentGradient());
+      ASSERT_EQ(plan.Step(), 1U) << "element " << i;
+      SetGradientElement(tensors[0], i, 0);
+    }
+  }
+  EXPECT_TRUE(tensors.AreUntouched());
+}
+
 TEST_P(NonfiniteGradient, AsSkipLeavesTheTensorAndCounts) {
   Tensors tensors(Case(), {{1, 64, 0}, {3, 70, 0}, {1, 5, 0}, {2, 65, 0}});
   SetGradientElement(tensors[1], 100, GetParam().image);
@@ -271,6 +288,31 @@ TEST(PlanStep, HyperparametersAreThoseOfTheParameterGroup) {
   plan.Step();
   EXPECT_EQ(w[0], 0.75F);
   EXPECT_EQ(w[1], 0.5F);
+}
+
+TEST(PlanStep, GradientsAreDividedByTheScaleUntilItChanges) {
+  float w = 1.0F;
+  float step = 0.0F;
+  const float g = 8.0F;
+  TensorBinding binding;
+  binding.name = "w";
+  binding.weight = &w;
+  binding.rows = 1;
+  binding.row_length = 1;
+  binding.step = &step;
+  Plan plan(Rule::kSgd, {binding}, 1);
+  Hyperparameters h;
+  h.lr = 0.25;
+  plan.SetHyperparameters(0, h);
+  plan.SetGradient(0, {&g, DType::kFloat32});
+  plan.SetGradientScale(16.0F);
+  for (const float expected : {0.875F, 0.75F}) {
+    plan.Step();
+    EXPECT_EQ(w, expected);
+  }
+  plan.SetGradientScale(1.0F);
+  plan.Step();
+  EXPECT_EQ(w, -1.25F);
 }
 
 // docs/format.md, 8.2: without momentum D is G, whatever the dampening, and no moment is updated.

@@ -27,7 +27,8 @@ class Hyper:
     lr: float
     weight_decay: float = 0.0
     initial_lr: float | None = None  # set: fully decoupled decay
-    gamma: float = 1.0  # with the sign of `maximize`
+    gamma: float = 1.0  # -1 for `maximize`
+    gradient_scale: float = 1.0  # the caller's multiplier is its inverse
     beta1: float = 0.0
     beta2: float = 0.0
     eps: float = 0.0
@@ -165,7 +166,7 @@ class Scalars:
     def __init__(self, h: Hyper, t: int) -> None:
         self.hyper, self.first_step = h, t == 1
         r64 = fp.round64
-        self.gamma = to_float(host(h.gamma))
+        self.gamma = to_float(r64(host(h.gamma) / host(h.gradient_scale)))
         self.coupled = to_float(host(h.weight_decay)) if h.coupled() else 0
         decay = host(1)
         if not h.coupled() and h.weight_decay != 0:

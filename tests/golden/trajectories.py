@@ -35,6 +35,8 @@ VARIANTS = {
     "sgdw_plain": Hyper("sgdw", lr=0.1, weight_decay=0.1),
     "lion_plain": dataclasses.replace(RULES["lion"], weight_decay=0.0),
     "lion_decoupled_lr": dataclasses.replace(RULES["lion"], initial_lr=4e-3, gamma=-1.0),
+    "adam_scaled": dataclasses.replace(RULES["adam"], gradient_scale=65536.0),
+    "sgdw_scaled": dataclasses.replace(RULES["sgdw"], gradient_scale=3.0, gamma=-1.0),
 }
 
 FORMATS = [("bf16", 16), ("bf16", 24), ("bf16", 32), ("fp16", 16), ("fp16", 24), ("fp16", 32)]
