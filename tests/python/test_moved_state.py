@@ -1,10 +1,9 @@
 """State that other code moves or replaces between steps."""
 
+import flashoptim_cpp as flash
 import pytest
 import torch
 from common import parameter, set_gradients
-
-import flashoptim_cpp as flash
 
 NAMES = (
     "step",
@@ -18,7 +17,7 @@ NAMES = (
 
 def stepped() -> tuple[torch.nn.Parameter, flash.FlashAdamW]:
     torch.manual_seed(0)
-    param = parameter(8, 64)
+    param = parameter(8, 64, dtype=torch.bfloat16)
     optimizer = flash.FlashAdamW([param])
     set_gradients([param], 0)
     optimizer.step()
