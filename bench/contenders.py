@@ -71,9 +71,7 @@ def _torch(
     return Contender(label, rule, TORCH, make, dtype, room, shares)
 
 
-def _peer(
-    label: str, rule: str, module: str, name: str, room: float, **options: Any
-) -> Contender:
+def _peer(label: str, rule: str, module: str, name: str, room: float, **options: Any) -> Contender:
     package = module.partition(".")[0]
     make = _from(module, name, **_SETTINGS[rule], **options)
     return Contender(label, rule, package, make, torch.bfloat16, room)

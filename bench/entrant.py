@@ -117,9 +117,7 @@ class Entrant:
         }
 
     def _sampled_state(self) -> list[Tensor]:
-        return [
-            tensors.sample([t]) for t in tensors.largest_state(self.optimizer, self.params)
-        ]
+        return [tensors.sample([t]) for t in tensors.largest_state(self.optimizer, self.params)]
 
     def _check(self, state: list[Tensor]) -> None:
         # A sum is finite only if all its terms are, and takes no memory.

@@ -20,7 +20,9 @@ RESULTS: Final = ROOT / "bench" / "results"
 # What the figures depend on.
 _SOURCES: Final = ("bench/*.py", "bindings", "include", "src", "cmake", "CMakeLists.txt")
 _PACKAGES: Final = ("torch", "triton", "flashoptim", "bitsandbytes", "torchao", "numpy")
-_DECORATION: Final = re.compile(r"\((R|TM)\)|@.*|\b(CPU|Processor|NVIDIA|\d+-Core)\b", re.IGNORECASE)
+_DECORATION: Final = re.compile(
+    r"\((R|TM)\)|@.*|\b(CPU|Processor|NVIDIA|\d+-Core)\b", re.IGNORECASE
+)
 
 
 def slug(name: str) -> str:

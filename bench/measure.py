@@ -37,7 +37,9 @@ class Statistics:
     def of(cls, seconds: Sequence[float], steps_per_sample: int) -> Statistics:
         """Of one or more samples in seconds per step."""
         values = sorted(1e3 * value for value in seconds)
-        quarters = statistics.quantiles(values, n=4, method="inclusive") if values[1:] else values * 3
+        quarters = (
+            statistics.quantiles(values, n=4, method="inclusive") if values[1:] else values * 3
+        )
         return cls(
             median=statistics.median(values),
             min=values[0],
@@ -153,7 +155,9 @@ class Copy:
 
     def __init__(self, device: torch.device, size: int) -> None:
         count = max(1, size // 4)
-        self._source = torch.randint(-(1 << 31), (1 << 31) - 1, (count,), dtype=torch.int32, device=device)
+        self._source = torch.randint(
+            -(1 << 31), (1 << 31) - 1, (count,), dtype=torch.int32, device=device
+        )
         self._target = torch.zeros_like(self._source)
         self.moved_bytes = 2 * self._source.nbytes  # read and written
 

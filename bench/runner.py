@@ -82,7 +82,9 @@ class Run:
             "parameters": self._parameters,
             "metric": metrics[0],
             "copy": copy,
-            "contenders": [self._contender_result(k, metrics[0], copy) for k in self._case.contenders],
+            "contenders": [
+                self._contender_result(k, metrics[0], copy) for k in self._case.contenders
+            ],
         }
 
     def _enter(self, key: str) -> None:

@@ -14,7 +14,9 @@ def one_tensor(log2_parameters: int) -> Shapes:
     return ((1 << rows, 1 << (log2_parameters - rows)),)
 
 
-def gpt2(layers: int = 12, width: int = 768, context: int = 1024, vocabulary: int = 50257) -> Shapes:
+def gpt2(
+    layers: int = 12, width: int = 768, context: int = 1024, vocabulary: int = 50257
+) -> Shapes:
     """GPT-2 with tied embeddings; the smallest one, of 124M parameters, by default."""
     block: Shapes = (
         (width,),
