@@ -116,7 +116,7 @@ TEST_F(Allocations, AHundredStepsMakeNone) {
     SetCpuThreads(threads);
     std::size_t turn = 0;
     for (const StepCase& step_case : testing::ThinCases()) {
-      if (turn++ % 9 != 0) continue;
+      if (turn++ % 17 != 0) continue;
       ExpectNoAllocations(step_case, Nonfinite::kPropagate);
       ExpectNoAllocations(step_case, Nonfinite::kSkip);
     }
