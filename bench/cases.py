@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from bench import shapes
+from bench.contenders import CONTENDERS
 from bench.measure import Metric
 
 _LARGE: Final[tuple[Metric, ...]] = ("device",)
@@ -36,7 +37,8 @@ class Target:
         if self.kind == "of_copy":
             return f">= {100 * self.limit:g} % of copy"
         if self.kind == "ratio":
-            return f"<= {self.limit:g}x {self.against}"
+            times = "" if self.limit == 1 else f"{self.limit:g}x "
+            return f"<= {times}{CONTENDERS[self.against].label}"
         return f"first step <= {self.limit:g}x second"
 
     def met(self, value: float) -> bool:
@@ -57,7 +59,7 @@ class Case:
 
     def quick(self) -> Case:
         """The same with tensors that take no time."""
-        return replace(self, shapes=shapes.shrunk(self.shapes))
+        return replace(self, title=f"{self.title}, shrunk", shapes=shapes.shrunk(self.shapes))
 
 
 _TORCH_GPU: Final = ("torch-fused-fp32", "torch-fused-bf16")

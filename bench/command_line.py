@@ -77,7 +77,7 @@ def run_cases(
     result: results.Result,
     path: Path,
 ) -> None:
-    """Runs cases while there is time and writes the result after each of them."""
+    """Runs cases while there is time; writes the result after each, for it may be stopped."""
     budget = Budget(budget_seconds, len(cases))
     for case in cases:
         if budget.spent:
@@ -86,12 +86,14 @@ def run_cases(
         result["cases"].append(runner.run(case, clock, options, budget))
         result["targets"] = results.judge(result, cases)
         results.write(path, result)
+    result["targets"] = results.judge(result, cases)
+    results.write(path, result)
 
 
 def print_cases(result: results.Result) -> None:
     """Prints a table per case."""
     for case in result["cases"]:
-        print(f"\n{case['title']} ({case['tensors']} tensors, {case['parameters']:,} parameters)")
+        print(f"\n{tables.title(case)}")
         print(tables.of_case(case).text())
         for line in tables.left_out(case):
             print(f"  {line}")

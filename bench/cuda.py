@@ -60,7 +60,7 @@ def main() -> int:
         arguments.commit,
         command_line.settings(options),
     )
-    path = command_line.output(arguments, f"cuda-{machine.slug(_name(device))}")
+    path = command_line.output(arguments, f"cuda-{_name(device)}")
     command_line.run_cases(cases, clock_of(device), options, arguments.budget, result, path)
     _print(result, path)
     return 0
@@ -92,7 +92,7 @@ def _peers(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> fr
 
 
 def _name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+    return machine.slug(torch.cuda.get_device_name(device)) if device.type == "cuda" else "none"
 
 
 def _print(result: results.Result, path: Path) -> None:

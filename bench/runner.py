@@ -13,7 +13,7 @@ import torch
 
 from bench import entrant, machine
 from bench.cases import Case
-from bench.contenders import CONTENDERS, Contender
+from bench.contenders import CONTENDERS, TORCH, Contender
 from bench.entrant import Entrant
 from bench.measure import Clock, Copy, Metric, Statistics, calls_per_sample
 from bench.shapes import elements
@@ -142,9 +142,9 @@ class Run:
     def _reference(self, contender: Contender) -> Entrant | None:
         for other in self._entrants.values():
             theirs = other.contender
-            if theirs.package == "torch" and theirs.weight_dtype == torch.float32:
-                if theirs.rule == contender.rule and other.update is not None:
-                    return other
+            exact = theirs.package == TORCH and theirs.weight_dtype == torch.float32
+            if exact and theirs.rule == contender.rule and other.update is not None:
+                return other
         return None
 
     def _prepare_copy(self) -> None:
@@ -193,7 +193,8 @@ class Run:
         self, key: str, metric: Metric, copy: dict[str, Any] | None
     ) -> dict[str, Any]:
         contender = CONTENDERS[key]
-        head = {"key": key, "label": contender.label, "package": contender.package}
+        head = {name: getattr(contender, name) for name in ("label", "rule", "package")}
+        head["key"] = key
         if key in self._left_out:
             return head | self._left_out[key]
         result = head | {"status": "ok"} | self._entrants[key].result(self._case.shapes)

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from bench.contenders import OURS, TORCH
 from bench.results import Result, median_ms
 
 _METRIC_NAMES: Final = {"device": "device", "wall": "wall", "wall_sync": "wall, waiting"}
 _NOTHING: Final = "–"
+# Who is in a column of the table of cases: a package, and a part of the label.
+_COLUMNS: Final = {
+    "ours": (OURS, ""),
+    "torch fused fp32": (TORCH, "fused, fp32"),
+    "torch fused bf16": (TORCH, "fused, bf16"),
+    "torch foreach fp32": (TORCH, "foreach, fp32"),
+    "torch foreach bf16": (TORCH, "foreach, bf16"),
+    "official": ("flashoptim", ""),
+    "bitsandbytes": ("bitsandbytes", ""),
+    "torchao": ("torchao", ""),
+}
 
 
 @dataclass(frozen=True)
@@ -38,11 +50,17 @@ class Table:
         return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+def title(case: Result) -> str:
+    """What a case steps."""
+    tensors = "1 tensor" if case["tensors"] == 1 else f"{case['tensors']} tensors"
+    return f"{case['title']} ({tensors}, {case['parameters']:,} parameters)"
+
+
 def of_case(case: Result) -> Table:
     """All contenders of a case with everything that was measured of them."""
     metrics = _metrics(case)
     header = ["", *(f"{_METRIC_NAMES[metric]}, ms" for metric in metrics), "min–max"]
-    header += ["GB/s", "of copy", "bytes moved", "state bytes", "first step, ms"]
+    header += ["GB/s", "of copy", "moved B/param", "state B/param", "first step, ms"]
     rows = [_row(case, contender, metrics) for contender in _timed(case)]
     if case["copy"]:
         rows.append(_copy_row(case, len(header)))
@@ -99,26 +117,31 @@ def of_targets(result: Result) -> Table:
 
 
 def of_cases(result: Result) -> Table:
-    """One row per case: the first metric of ours and of every package's best."""
-    columns: dict[str, Callable[[Result], bool]] = {
-        "ours": lambda c: c["package"] == "flashoptim_cpp",
-        "torch fp32": lambda c: c["package"] == "torch" and c["label"].endswith("fused, fp32"),
-        "torch bf16": lambda c: c["package"] == "torch" and c["label"].endswith("fused, bf16"),
-        "official": lambda c: c["package"] == "flashoptim",
-        "bitsandbytes": lambda c: c["package"] == "bitsandbytes",
-        "torchao": lambda c: c["package"] == "torchao",
-    }
-    cases = [case for case in result["cases"] if case["name"] != "variants"]
-    rows = []
-    for case in cases:
-        times = [_first(case, fits) for fits in columns.values()]
-        rows.append((f"{case['title']} ({_METRIC_NAMES[case['metric']]})", *times))
-    return Table(("ms per step", *columns), tuple(rows))
+    """One row per case: the first metric of ours, and of what others have for the same rule."""
+    rows = [
+        (f"{case['title']} ({_METRIC_NAMES[case['metric']]})", *_medians(case))
+        for case in result["cases"]
+        if case["name"] != "variants"
+    ]
+    header = ("ms per step", *_COLUMNS, "torch fp32 / ours")
+    kept = [i for i, _ in enumerate(header) if any(row[i] != _NOTHING for row in rows)]
+    return Table(tuple(header[i] for i in kept), tuple(tuple(row[i] for i in kept) for row in rows))
 
 
-def _first(case: Result, fits: Callable[[Result], bool]) -> str:
-    found = next((c for c in _timed(case) if fits(c)), None)
-    return milliseconds(None if found is None else median_ms(case, found["key"]))
+def _medians(case: Result) -> list[str]:
+    contenders = [contender for contender in _timed(case) if contender["rule"] == _rule(case)]
+    times: list[float | None] = []
+    for package, ending in _COLUMNS.values():
+        fitting = (c for c in contenders if c["package"] == package and ending in c["label"])
+        found = next(fitting, None)
+        times.append(None if found is None else median_ms(case, found["key"]))
+    ours, theirs = times[:2]
+    ratio = f"{theirs / ours:.2f}x" if ours and theirs else _NOTHING
+    return [*map(milliseconds, times), ratio]
+
+
+def _rule(case: Result) -> str:
+    return str(case["contenders"][0]["rule"])
 
 
 def machine_line(result: Result) -> str:
@@ -161,7 +184,7 @@ def target_value(target: dict[str, Any]) -> str:
     return f"{milliseconds(value)} ms" if target["kind"] == "ms" else f"{value:.2f}x"
 
 
-def _timed(case: Result) -> Iterable[Result]:
+def _timed(case: Result) -> list[Result]:
     return [contender for contender in case["contenders"] if contender["status"] == "ok"]
 
 

@@ -106,7 +106,7 @@ def test_the_output_shows_the_swapped_line_and_the_progress(quick: tuple[Path, s
 
 @pytest.mark.parametrize("module", ["torch", "matplotlib", "flashoptim_cpp"])
 def test_a_missing_requirement_is_one_line_with_the_remedy(tmp_path: Path, module: str) -> None:
-    # An editable install is found before PYTHONPATH, so a module of the same name would not hide it.
+    # An editable install is found before PYTHONPATH: a module of the same name would not hide it.
     (tmp_path / "sitecustomize.py").write_text(
         f"import sys\nsys.modules[{module!r}] = None\n", encoding="utf-8"
     )
