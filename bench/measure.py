@@ -18,6 +18,7 @@ Metric = Literal["device", "wall", "wall_sync"]
 METRICS: Final[tuple[Metric, ...]] = ("device", "wall", "wall_sync")
 
 _SLEEP_CYCLES_PER_SECOND: Final = 2e9  # no GPU's clock is much faster
+_LONG_SECONDS: Final = 0.2
 _LONGEST_SLEEP_SECONDS: Final = 0.25
 
 
@@ -67,7 +68,10 @@ class Clock(Protocol):
 
 
 class CpuClock:
-    """Wall time after one call that is not timed, so that all find caches and threads alike."""
+    """Wall time after one call that does not count, so that all find caches and threads alike.
+
+    A call so long that this makes no difference counts itself.
+    """
 
     def __init__(self) -> None:
         self.device = torch.device("cpu")
@@ -81,11 +85,15 @@ class CpuClock:
 
     def sample(self, metric: Metric, call: Call, count: int) -> float:
         """Wall seconds per call."""
+        first = _elapsed(call, 1)
+        return first if first >= _LONG_SECONDS else _elapsed(call, count)
+
+
+def _elapsed(call: Call, count: int) -> float:
+    begin = time.perf_counter()
+    for _ in range(count):
         call()
-        begin = time.perf_counter()
-        for _ in range(count):
-            call()
-        return (time.perf_counter() - begin) / count
+    return (time.perf_counter() - begin) / count
 
 
 class CudaClock:

@@ -37,11 +37,13 @@ struct Corrections<8> {
     constexpr std::uint32_t kSelectors[4] = {0x8804U, 0x9914U, 0xaa24U, 0xbb34U};
     return Permute(words[k / 4], 0, kSelectors[k % 4]);
   }
-  FLASHOPTIM_FN void Pack(const Words8& rounded) {
+  // From images with BiasedIncrement: sign bits come flipped.
+  FLASHOPTIM_FN void Pack(const Words8& biased) {
 #pragma unroll
     for (unsigned q = 0; q < 2; ++q) {
-      words[q] = Permute(Permute(rounded[4 * q], rounded[4 * q + 1], 0x0051U),
-                         Permute(rounded[4 * q + 2], rounded[4 * q + 3], 0x0051U), 0x5410U);
+      words[q] =
+          0x80808080U ^ Permute(Permute(biased[4 * q], biased[4 * q + 1], 0x0051U),
+                                Permute(biased[4 * q + 2], biased[4 * q + 3], 0x0051U), 0x5410U);
     }
   }
   FLASHOPTIM_FN void Store(void* base, std::uint64_t i) const {
@@ -60,10 +62,11 @@ struct Corrections<16> {
   FLASHOPTIM_FN std::uint32_t Placed(unsigned k) const {
     return Permute(words[k / 2], 0, k % 2 != 0 ? 0xbb32U : 0x9910U);
   }
-  FLASHOPTIM_FN void Pack(const Words8& rounded) {
+  // From images with BiasedIncrement: sign bits come flipped.
+  FLASHOPTIM_FN void Pack(const Words8& biased) {
 #pragma unroll
     for (unsigned p = 0; p < 4; ++p)
-      words[p] = Permute(rounded[2 * p], rounded[2 * p + 1], 0x5410U);
+      words[p] = 0x80008000U ^ Permute(biased[2 * p], biased[2 * p + 1], 0x5410U);
   }
   FLASHOPTIM_FN void Store(void* base, std::uint64_t i) const {
     StoreStream(words, static_cast<std::int16_t*>(base) + i);
@@ -212,7 +215,7 @@ FLASHOPTIM_FN bool StepGroupFast(const TensorTask& task, const LaneScalars<FastL
   Values m;
   Values v;
   Values x;
-  Words8 rounded;
+  Words8 biased;
   bool careful = raw.Flagged();
   const std::uint32_t magic = Opaque(kByteMagic);
   raw.first.Decode(magic, m);
@@ -231,7 +234,7 @@ FLASHOPTIM_FN bool StepGroupFast(const TensorTask& task, const LaneScalars<FastL
     // A sum of products of pairs is finite only if all weights are.
     if (k % 2 != 0) product = __fmaf_rn(w, previous, product);
     previous = w;
-    rounded[k] = __float_as_uint(w) + NearestIncrement<Format>();
+    biased[k] = __float_as_uint(w) + BiasedIncrement<Format>();
     m_max = fmaxf(m_max, fabsf(m[k]));
     if constexpr (HasSecond(kRule)) {
       v[k] = Second::template Measured<FastLanes>(v[k]);
@@ -244,10 +247,9 @@ FLASHOPTIM_FN bool StepGroupFast(const TensorTask& task, const LaneScalars<FastL
   }
 #pragma unroll
   for (unsigned p = 0; p < 4; ++p) {
-    raw.weights[p] = Permute(rounded[2 * p] + BiasOfWeight<Format>(),
-                             rounded[2 * p + 1] + BiasOfWeight<Format>(), 0x7632U);
+    raw.weights[p] = Permute(biased[2 * p], biased[2 * p + 1], 0x7632U);
   }
-  raw.corrections.Pack(rounded);
+  raw.corrections.Pack(biased);
   // fmaxf drops NaN; but a NaN moment makes a NaN weight.
   const float m_group = GroupMaximum(m_max);
   const float v_group = HasSecond(kRule) ? GroupMaximum(v_max) : 0.0F;
