@@ -9,8 +9,8 @@ export JOBS
 
 PYTHON_IN_VENV := .venv/bin/python
 
-.PHONY: help setup build demo bench-cpu golden stubs test test-cpp test-python test-asan test-tsan \
-	test-cuda lint format clean distclean
+.PHONY: help setup build demo bench-cpu bench-cuda golden stubs test test-cpp test-python test-asan \
+	test-tsan test-cuda lint format clean distclean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -26,7 +26,11 @@ demo: build ## Train a small GPT with torch AdamW and with FlashAdamW, and compa
 	@$(PYTHON_IN_VENV) demo/run.py
 
 bench-cpu: build ## Time the CPU step beside torch's optimizers
-	@$(PYTHON_IN_VENV) bench/cpu.py
+	@$(PYTHON_IN_VENV) -m bench.cpu
+
+bench-cuda: export FLASHOPTIM_CUDA := ON
+bench-cuda: build ## Time the GPU step beside torch's and other optimizers
+	@$(PYTHON_IN_VENV) -m bench.cuda
 
 test: ## Everything: lint, C++ tests (plain and sanitized), Python tests
 	@scripts/test.sh lint cpp asan tsan python

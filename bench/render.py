@@ -93,7 +93,10 @@ def render(text: str, folder: Path) -> str:
         benchmark, render_one = BLOCKS[name]
         results = load(folder, benchmark)
         missing = f"No result yet; `make bench-{benchmark}` makes one."
-        content = "\n\n".join(map(render_one, results)) or missing
+        try:
+            content = "\n\n".join(map(render_one, results)) or missing
+        except KeyError as error:
+            raise RenderError(f"bench:{name}: a result has no {error}; run it again") from None
         return f"<!-- bench:{name} -->\n\n{content}\n\n<!-- bench:end -->"
 
     return _BLOCK.sub(block, text)

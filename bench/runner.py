@@ -193,8 +193,7 @@ class Run:
         self, key: str, metric: Metric, copy: dict[str, Any] | None
     ) -> dict[str, Any]:
         contender = CONTENDERS[key]
-        head = {name: getattr(contender, name) for name in ("label", "rule", "package")}
-        head["key"] = key
+        head = {"key": key, "label": contender.label, "package": contender.package}
         if key in self._left_out:
             return head | self._left_out[key]
         result = head | {"status": "ok"} | self._entrants[key].result(self._case.shapes)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from bench.contenders import OURS, TORCH
+from bench.contenders import CONTENDERS, OURS, TORCH
 from bench.results import Result, median_ms
 
 _METRIC_NAMES: Final = {"device": "device", "wall": "wall", "wall_sync": "wall, waiting"}
@@ -63,7 +63,7 @@ def of_case(case: Result) -> Table:
     header += ["GB/s", "of copy", "moved B/param", "state B/param", "first step, ms"]
     rows = [_row(case, contender, metrics) for contender in _timed(case)]
     if case["copy"]:
-        rows.append(_copy_row(case, len(header)))
+        rows.append(_copy_row(case, metrics))
     return Table(tuple(header), tuple(rows))
 
 
@@ -77,20 +77,23 @@ def _row(case: Result, contender: Result, metrics: Sequence[str]) -> tuple[str, 
         f"{contender['gb_per_s']:,.1f}",
         per_cent(contender["of_copy"]),
         f"{contender['moved_bytes'] / case['parameters']:.2f}",
-        f"{contender['state_bytes_per_parameter']:.2f}",
+        f"{contender['state_bytes_per_parameter']:.3f}",
         milliseconds(contender["first_step_ms"]),
     )
 
 
-def _copy_row(case: Result, columns: int) -> tuple[str, ...]:
+def _copy_row(case: Result, metrics: Sequence[str]) -> tuple[str, ...]:
     copy = case["copy"]
     times = copy["ms"]
-    label = f"copy of {copy['moved_bytes'] / 2 / 2**20:,.0f} MiB"
-    cells = [label, milliseconds(times["median"]), *[""] * (columns - 2)]
-    at = columns - 6
-    cells[at] = f"{milliseconds(times['min'])}–{milliseconds(times['max'])}"
-    cells[at + 1], cells[at + 2] = f"{copy['gb_per_s']:,.1f}", per_cent(1.0)
-    return tuple(cells)
+    timed_by = "device" if "device" in metrics else "wall"
+    return (
+        f"copy of {copy['moved_bytes'] / 2 / 2**20:,.0f} MiB",
+        *(milliseconds(times["median"]) if metric == timed_by else "" for metric in metrics),
+        f"{milliseconds(times['min'])}–{milliseconds(times['max'])}",
+        f"{copy['gb_per_s']:,.1f}",
+        per_cent(1.0),
+        *[""] * 3,
+    )
 
 
 def left_out(case: Result) -> list[str]:
@@ -129,7 +132,8 @@ def of_cases(result: Result) -> Table:
 
 
 def _medians(case: Result) -> list[str]:
-    contenders = [contender for contender in _timed(case) if contender["rule"] == _rule(case)]
+    rule = _rule(case["contenders"][0])
+    contenders = [contender for contender in _timed(case) if _rule(contender) == rule]
     times: list[float | None] = []
     for package, ending in _COLUMNS.values():
         fitting = (c for c in contenders if c["package"] == package and ending in c["label"])
@@ -140,8 +144,8 @@ def _medians(case: Result) -> list[str]:
     return [*map(milliseconds, times), ratio]
 
 
-def _rule(case: Result) -> str:
-    return str(case["contenders"][0]["rule"])
+def _rule(contender: Result) -> str:
+    return CONTENDERS[contender["key"]].rule
 
 
 def machine_line(result: Result) -> str:
