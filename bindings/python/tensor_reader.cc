@@ -75,17 +75,24 @@ bool TensorReader::IsTensor(const nb::handle& value) const {
   return PyObject_TypeCheck(value.ptr(), reinterpret_cast<PyTypeObject*>(tensor_type_.ptr())) != 0;
 }
 
+std::uintptr_t TensorReader::Address(const nb::handle& tensor) const {
+  DlTensor view{};
+  if (read_(tensor.ptr(), &view) == 0) return AddressOf(view);
+  PyErr_Clear();  // on the meta device, say
+  return 0;
+}
+
 // Dictionaries are walked rather than asked: a tensor's hash is a Python function. All tensors
 // count, since any one of them may be moved in place (`t.data = t.data.to(...)`).
 template <class Use>
 bool TensorReader::ForAddresses(const nb::list& parameters, const nb::dict& state,
                                 const Use& use) const {
   for (const nb::handle parameter : parameters) {
-    if (!use(AddressOf(Read(parameter)))) return false;
+    if (!use(Address(parameter))) return false;
   }
   for (const auto& [key, entries] : state) {
     for (const auto& [name, value] : nb::borrow<nb::dict>(entries)) {
-      if (IsTensor(value) && !use(AddressOf(Read(value)))) return false;
+      if (IsTensor(value) && !use(Address(value))) return false;
     }
   }
   return true;

@@ -47,6 +47,9 @@ class TensorReader {
 
  private:
   bool IsTensor(const nanobind::handle& value) const;
+  // 0 for a tensor that cannot be read.
+  std::uintptr_t Address(const nanobind::handle& tensor) const;
+
   // Calls use(address) for each parameter and tensor of the state until it returns false.
   template <class Use>
   bool ForAddresses(const nanobind::list& parameters, const nanobind::dict& state,
