@@ -41,7 +41,7 @@ FLASHOPTIM_FN typename L::F EffectiveGradient(const LaneScalars<L>& h, typename 
   return L::Fma(h.coupled_decay, w, scaled);
 }
 
-// Section 8.1 up to the moments; `denominator_source` is n.
+// Section 8.1 up to the moments.
 template <class L>
 FLASHOPTIM_FN void AdamMoments(const LaneScalars<L>& h, typename L::F g, typename L::F& m,
                                typename L::F& v) {

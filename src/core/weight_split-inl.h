@@ -29,13 +29,19 @@ FLASHOPTIM_FN typename L::U StochasticIncrement(typename L::U first, typename L:
   }
 }
 
+// Half a unit of the weight, in its image.
+template <class Format>
+FLASHOPTIM_FN constexpr uint32_t BiasOfWeight() {
+  return 1U << (Format::kBelow - 1);
+}
+
 // Section 4.2: the weight from the rounded image Y.
 template <class L, class Format>
 FLASHOPTIM_FN typename L::U SplitWeight(typename L::U rounded) {
   if constexpr (Format::kKept == 0) {
     return L::template Shr<Format::kBelow>(rounded);
   } else {
-    return L::template Shr<Format::kBelow>(L::Add(rounded, L::SetU(1U << (Format::kBelow - 1))));
+    return L::template Shr<Format::kBelow>(L::Add(rounded, L::SetU(BiasOfWeight<Format>())));
   }
 }
 
@@ -65,10 +71,6 @@ FLASHOPTIM_FN typename L::U JoinImage(typename L::U weight, typename L::U correc
 // The same in one addition per direction, for finite weights without a stale correction: if half a
 // unit of the weight is added to the image as well, its upper part is the weight, and what follows
 // is the correction with its sign bit flipped.
-template <class Format>
-FLASHOPTIM_FN constexpr uint32_t BiasOfWeight() {
-  return 1U << (Format::kBelow - 1);
-}
 template <class Format>
 FLASHOPTIM_FN constexpr uint32_t BiasedIncrement() {
   return NearestIncrement<Format>() + BiasOfWeight<Format>();

@@ -9,6 +9,7 @@
 
 #include "flashoptim/plan.h"
 #include "flashoptim/runtime.h"
+#include "one_weight_plan.h"
 
 namespace flashoptim {
 namespace {
@@ -208,13 +209,7 @@ TEST(PlanErrors, RefusedHyperparametersLeaveTheOldOnes) {
   float w = 1.0F;
   float step = 0.0F;
   const float g = 1.0F;
-  TensorBinding binding;
-  binding.name = "w";
-  binding.weight = &w;
-  binding.rows = 1;
-  binding.row_length = 1;
-  binding.step = &step;
-  Plan plan(Rule::kSgd, {binding}, 1);
+  Plan plan = OneWeightPlan(&w, &step);
   Hyperparameters h;
   h.lr = 0.25;
   plan.SetHyperparameters(0, h);

@@ -12,6 +12,7 @@
 
 #include "cases.h"
 #include "flashoptim/plan.h"
+#include "one_weight_plan.h"
 #include "tensor_state.h"
 
 namespace flashoptim {
@@ -294,13 +295,7 @@ TEST(PlanStep, GradientsAreDividedByTheScaleUntilItChanges) {
   float w = 1.0F;
   float step = 0.0F;
   const float g = 8.0F;
-  TensorBinding binding;
-  binding.name = "w";
-  binding.weight = &w;
-  binding.rows = 1;
-  binding.row_length = 1;
-  binding.step = &step;
-  Plan plan(Rule::kSgd, {binding}, 1);
+  Plan plan = OneWeightPlan(&w, &step);
   Hyperparameters h;
   h.lr = 0.25;
   plan.SetHyperparameters(0, h);

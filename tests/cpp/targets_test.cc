@@ -10,6 +10,7 @@
 
 #include "flashoptim/plan.h"
 #include "flashoptim/runtime.h"
+#include "one_weight_plan.h"
 
 namespace flashoptim {
 namespace {
@@ -59,13 +60,7 @@ TEST_F(FreshProcessDeathTest, AnUnknownNameIsAnErrorWithTheChoices) {
   float w = 1.0F;
   float step = 0.0F;
   const float g = 1.0F;
-  TensorBinding binding;
-  binding.name = "w";
-  binding.weight = &w;
-  binding.rows = 1;
-  binding.row_length = 1;
-  binding.step = &step;
-  Plan plan(Rule::kSgd, {binding}, 1);
+  Plan plan = OneWeightPlan(&w, &step);
   plan.SetGradient(0, {&g, DType::kFloat32});
   try {
     plan.Step();
