@@ -110,6 +110,8 @@ void BindRuntime(nb::module_& m) {
   m.def("set_cpu_threads", &SetCpuThreads, "count"_a, "Sets the threads of a CPU step.");
   m.def("cuda_available", &CudaAvailable, "Whether CUDA tensors can be stepped.");
   m.def("cuda_status", &CudaStatus, "Why, or why not, in a sentence.");
+  m.def("load_cuda_kernels", &LoadCudaKernels, "rule"_a, "device_index"_a,
+        "Loads the kernels of a rule on a GPU, which else the first step does.");
 }
 
 void BindPlan(nb::module_& m) {

@@ -2,8 +2,11 @@
 #ifndef FLASHOPTIM_RUNTIME_H_
 #define FLASHOPTIM_RUNTIME_H_
 
+#include <cstdint>
 #include <string>
 #include <vector>
+
+#include "flashoptim/types.h"
 
 namespace flashoptim {
 
@@ -27,6 +30,11 @@ void SetCpuThreads(int count);
 /// Whether CUDA tensors can be stepped; if not, `CudaStatus` says why in a sentence.
 bool CudaAvailable();
 std::string CudaStatus();
+
+/// Loads the kernels of a rule on a GPU, so that the first step there takes no longer than others.
+/// Without CUDA kernels in this build it does nothing. Throws std::runtime_error if the GPU cannot
+/// be used.
+void LoadCudaKernels(Rule rule, std::int32_t device_index);
 
 }  // namespace flashoptim
 

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <limits>
 #include <stdexcept>
 #include <vector>
 
@@ -85,7 +84,7 @@ struct Batch {
   // Completes the table for a launch: the search of a block's tensor must not cost what it would
   // for 192 tensors, which is a twentieth of a block's instructions.
   void Finish() {
-    table.first_block[table.count] = std::numeric_limits<std::uint32_t>::max();
+    table.first_block[table.count] = blocks;
     table.hint_shift = 0;
     while ((blocks - 1) >> table.hint_shift >= kHints) ++table.hint_shift;
     std::uint32_t tensor = 0;
@@ -99,6 +98,8 @@ struct Batch {
     table.first_block[table.count] = blocks;
     table.device_index[table.count] = index;
     table.tasks[table.count] = task;
+    table.last_groups[table.count] =
+        static_cast<std::uint8_t>((groups - 1) % LaunchPolicy::kGroupsPerBlock + 1);
     ++table.count;
     blocks += static_cast<std::uint32_t>((groups + LaunchPolicy::kGroupsPerBlock - 1) /
                                          LaunchPolicy::kGroupsPerBlock);
@@ -263,6 +264,32 @@ bool Available() {
 std::string Status() {
   bool available = false;
   return FindStatus(&available);
+}
+
+void LoadKernels(int device, Rule rule) {
+  const DeviceGuard guard(device);
+  const auto load = [](const KernelSet& kernels) {
+    cudaFuncAttributes attributes;
+    for (const KernelsByForm* forms : {&kernels.host_scalars, &kernels.device_scalars}) {
+      for (const Kernel kernel : *forms) {
+        Check(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kernel)),
+              "cannot load a kernel");
+      }
+    }
+  };
+  switch (rule) {
+    case Rule::kSgd:
+      load(SgdKernels());
+      load(SgdMomentumKernels());
+      return;
+    case Rule::kAdam:
+      load(AdamKernels());
+      load(AdamMaximumKernels());
+      return;
+    case Rule::kLion:
+      load(LionKernels());
+      return;
+  }
 }
 
 std::unique_ptr<Stepper> MakeStepper(int device, std::size_t tensors) {

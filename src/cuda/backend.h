@@ -18,6 +18,9 @@ bool Available();
 /// Why or why not, in a sentence.
 std::string Status();
 
+/// Loads the kernels of a rule on a device. Without it CUDA does so at their first launch.
+void LoadKernels(int device, Rule rule);
+
 /// Steps tensors of one GPU. Everything that it needs is allocated when it is made.
 class Stepper {
  public:

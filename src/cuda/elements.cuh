@@ -143,12 +143,14 @@ FLASHOPTIM_FN std::uint32_t ByteOf(const Words2& words, unsigned k) {
 FLASHOPTIM_FN std::uint32_t HalfOf(const Words4& words, unsigned k) {
   return k % 2 != 0 ? words[k / 2] >> 16 : words[k / 2] & 0xffffU;
 }
-// Packs the low bytes or halves of eight words.
+// Packs byte kByte of each of eight words, 0 being the lowest; or the low halves.
+template <unsigned kByte = 0>
 FLASHOPTIM_FN void PackBytes(const Words8& x, Words2& words) {
+  constexpr std::uint32_t kPair = 0x0040U + 0x0011U * kByte;
 #pragma unroll
   for (unsigned q = 0; q < 2; ++q) {
-    words[q] = Permute(Permute(x[4 * q], x[4 * q + 1], 0x0040U),
-                       Permute(x[4 * q + 2], x[4 * q + 3], 0x0040U), 0x5410U);
+    words[q] = Permute(Permute(x[4 * q], x[4 * q + 1], kPair),
+                       Permute(x[4 * q + 2], x[4 * q + 3], kPair), 0x5410U);
   }
 }
 FLASHOPTIM_FN void PackHalves(const Words8& x, Words4& words) {

@@ -15,12 +15,76 @@
 
 namespace flashoptim::cuda {
 
+// Hides where a value came from, so that what was computed from it before is not kept in registers
+// but computed again.
+FLASHOPTIM_FN std::uint32_t Opaque(std::uint32_t x) {
+  asm volatile("" : "+r"(x));
+  return x;
+}
+
+// An address in a block's part of an array. The array's is the same for all threads, which then
+// keep and add 32 bits each.
+FLASHOPTIM_FN const void* AtByte(const void* base, std::uint32_t offset) {
+  return static_cast<const char*>(base) + offset;
+}
+FLASHOPTIM_FN void* AtByte(void* base, std::uint32_t offset) {
+  return static_cast<char*>(base) + offset;
+}
+
+// A block's part of a moment.
+struct MomentArrays {
+  void* codes;
+  void* scales;
+
+  FLASHOPTIM_FN MomentArrays(void* all_codes, float* all_scales, std::uint64_t first_group)
+      : codes(static_cast<std::uint8_t*>(all_codes) + first_group * kGroupSize),
+        scales(all_scales + first_group) {}
+  FLASHOPTIM_FN std::uint32_t* Scale(std::uint32_t i) const {
+    return static_cast<std::uint32_t*>(AtByte(scales, i / kGroupSize * 4));
+  }
+};
+
+// A block's part of a tensor without short groups.
+struct BlockArrays {
+  void* weight;
+  void* correction;
+  const void* gradient;
+  MomentArrays first;
+  MomentArrays second;
+  MomentArrays maximum;
+  std::uint32_t counter;  // of its first quad, the low half
+
+  FLASHOPTIM_FN BlockArrays(const TensorTask& task, std::uint64_t first_group, int correction_bits)
+      : weight(static_cast<std::uint16_t*>(task.weight) + first_group * kGroupSize),
+        correction(static_cast<std::uint8_t*>(task.correction) +
+                   first_group * kGroupSize * (correction_bits / 8)),
+        gradient(static_cast<const std::uint16_t*>(task.gradient) + first_group * kGroupSize),
+        first(task.first, task.first_scale, first_group),
+        second(task.second, task.second_scale, first_group),
+        maximum(task.maximum, task.maximum_scale, first_group),
+        counter(static_cast<std::uint32_t>(16 * (task.first_group + first_group))) {}
+};
+
+// Stream seeds with the counter's high half mixed in, which all groups of a tensor share: others
+// are not stepped here.
+struct GroupSeeds {
+  std::uint32_t second;
+  std::uint32_t maximum = 0;
+
+  FLASHOPTIM_FN GroupSeeds(const TensorTask& task, const std::uint32_t* seeds, bool has_maximum) {
+    const std::uint32_t high = Mix<FastLanes>(static_cast<std::uint32_t>(task.first_group >> 28));
+    second = Opaque(seeds[core::kSecondMoment] ^ high);
+    if (has_maximum) maximum = Opaque(seeds[core::kMaximum] ^ high);
+  }
+};
+
 // 16-bit element k in the upper half of a word.
 FLASHOPTIM_FN std::uint32_t UpperHalf(const Words4& words, unsigned k) {
   return k % 2 != 0 ? words[k / 2] & 0xffff0000U : words[k / 2] << 16;
 }
 
-// The correction of kBits as stored: loads, places (format, 4.3) and packs it.
+// The correction of kBits as stored: loads it, places it (format, 4.3), and packs it from rounded
+// images.
 template <int kBits>
 struct Corrections;
 
@@ -29,25 +93,15 @@ struct Corrections<8> {
   using Format = Bfloat16Format<8>;
   Words2 words;
 
-  FLASHOPTIM_FN void Load(const void* base, std::uint64_t i) {
-    LoadStream(static_cast<const std::int8_t*>(base) + i, words);
-  }
+  FLASHOPTIM_FN void Load(const void* base, std::uint32_t i) { LoadStream(AtByte(base, i), words); }
   // Sign-extended and shifted by 8, in one permutation.
   FLASHOPTIM_FN std::uint32_t Placed(unsigned k) const {
     constexpr std::uint32_t kSelectors[4] = {0x8804U, 0x9914U, 0xaa24U, 0xbb34U};
     return Permute(words[k / 4], 0, kSelectors[k % 4]);
   }
-  // From images with BiasedIncrement: sign bits come flipped.
-  FLASHOPTIM_FN void Pack(const Words8& biased) {
-#pragma unroll
-    for (unsigned q = 0; q < 2; ++q) {
-      words[q] =
-          0x80808080U ^ Permute(Permute(biased[4 * q], biased[4 * q + 1], 0x0051U),
-                                Permute(biased[4 * q + 2], biased[4 * q + 3], 0x0051U), 0x5410U);
-    }
-  }
-  FLASHOPTIM_FN void Store(void* base, std::uint64_t i) const {
-    StoreStream(words, static_cast<std::int8_t*>(base) + i);
+  FLASHOPTIM_FN void Pack(const Words8& rounded) { PackBytes<1>(rounded, words); }
+  FLASHOPTIM_FN void Store(void* base, std::uint32_t i) const {
+    StoreStream(words, AtByte(base, i));
   }
 };
 
@@ -56,29 +110,17 @@ struct Corrections<16> {
   using Format = Bfloat16Format<16>;
   Words4 words;
 
-  FLASHOPTIM_FN void Load(const void* base, std::uint64_t i) {
-    LoadStream(static_cast<const std::int16_t*>(base) + i, words);
+  FLASHOPTIM_FN void Load(const void* base, std::uint32_t i) {
+    LoadStream(AtByte(base, 2 * i), words);
   }
   FLASHOPTIM_FN std::uint32_t Placed(unsigned k) const {
     return Permute(words[k / 2], 0, k % 2 != 0 ? 0xbb32U : 0x9910U);
   }
-  // From images with BiasedIncrement: sign bits come flipped.
-  FLASHOPTIM_FN void Pack(const Words8& biased) {
-#pragma unroll
-    for (unsigned p = 0; p < 4; ++p)
-      words[p] = 0x80008000U ^ Permute(biased[2 * p], biased[2 * p + 1], 0x5410U);
-  }
-  FLASHOPTIM_FN void Store(void* base, std::uint64_t i) const {
-    StoreStream(words, static_cast<std::int16_t*>(base) + i);
+  FLASHOPTIM_FN void Pack(const Words8& rounded) { PackHalves(rounded, words); }
+  FLASHOPTIM_FN void Store(void* base, std::uint32_t i) const {
+    StoreStream(words, AtByte(base, 2 * i));
   }
 };
-
-// Hides where a value came from, so that what was computed from it before is not kept in registers
-// but computed again.
-FLASHOPTIM_FN std::uint32_t Opaque(std::uint32_t x) {
-  asm volatile("" : "+r"(x));
-  return x;
-}
 
 // Byte k of eight as a float: an image 2^23 + byte in one permutation, less 2^23. Conversion
 // instructions run at a quarter of the rate. Signed bytes are flipped to unsigned ones first.
@@ -89,18 +131,24 @@ FLASHOPTIM_FN float FloatOfByte(const Words2& words, unsigned k, std::uint32_t m
   return __fadd_rn(__uint_as_float(Permute(words[k / 4], magic, 0x7440U + k % 4)), -bias);
 }
 
-// Moments of codec Code in registers.
-template <class Code>
-struct FirstMoments {
-  using Encoder = typename Code::template Encoder<FastLanes>;
+// A moment in registers: one byte per element, and the scale of the group.
+struct StoredMoment {
   Words2 words;
   std::uint32_t scale_bits;
 
-  FLASHOPTIM_FN void Load(const void* codes, const float* scales, std::uint64_t i) {
-    LoadStream(static_cast<const std::int8_t*>(codes) + i, words);
-    scale_bits = __float_as_uint(scales[i / kGroupSize]);
+  FLASHOPTIM_FN void Load(const MomentArrays& arrays, std::uint32_t i) {
+    LoadStream(AtByte(arrays.codes, i), words);
+    scale_bits = *arrays.Scale(i);
   }
   FLASHOPTIM_FN bool Flagged() const { return (scale_bits & kScaleFlag) != 0; }
+  FLASHOPTIM_FN void Store(const MomentArrays& arrays, std::uint32_t i) const {
+    StoreStream(words, AtByte(arrays.codes, i));
+    if (threadIdx.x % LaunchPolicy::kThreadsPerGroup == 0) *arrays.Scale(i) = scale_bits;
+  }
+};
+
+template <class Code>
+struct FirstMoments : StoredMoment {
   FLASHOPTIM_FN void Decode(std::uint32_t magic, Values& m) const {
     const typename Code::template Decoder<FastLanes> decoder(scale_bits);
     const Words2 flipped = {words[0] ^ 0x80808080U, words[1] ^ 0x80808080U};
@@ -111,37 +159,15 @@ struct FirstMoments {
   }
   FLASHOPTIM_FN void Encode(std::uint32_t max_bits, const Values& m) {
     scale_bits = Code::ScaleBits(max_bits);
-    const Encoder encoder(scale_bits);
-#pragma unroll
-    for (unsigned q = 0; q < 2; ++q) {
-      Words4 codes;
-#pragma unroll
-      for (unsigned j = 0; j < 4; ++j) {
-        codes[j] = Code::template Encode<FastLanes>(encoder, m[4 * q + j]);
-      }
-      words[q] = Permute(Permute(codes[0], codes[1], 0x0040U), Permute(codes[2], codes[3], 0x0040U),
-                         0x5410U);
-    }
-  }
-  FLASHOPTIM_FN void Store(void* codes, float* scales, std::uint64_t i) const {
-    StoreStream(words, static_cast<std::int8_t*>(codes) + i);
-    if (threadIdx.x % LaunchPolicy::kThreadsPerGroup == 0) {
-      scales[i / kGroupSize] = __uint_as_float(scale_bits);
-    }
+    const typename Code::template Encoder<FastLanes> encoder(scale_bits);
+    Words8 codes;
+    FLASHOPTIM_FOR_ELEMENTS { codes[k] = Code::template Encode<FastLanes>(encoder, m[k]); }
+    PackBytes(codes, words);
   }
 };
 
 template <class Code>
-struct SecondMoments {
-  using Encoder = typename Code::template Encoder<FastLanes>;
-  Words2 words;
-  std::uint32_t scale_bits;
-
-  FLASHOPTIM_FN void Load(const void* codes, const float* scales, std::uint64_t i) {
-    LoadStream(static_cast<const std::uint8_t*>(codes) + i, words);
-    scale_bits = __float_as_uint(scales[i / kGroupSize]);
-  }
-  FLASHOPTIM_FN bool Flagged() const { return (scale_bits & kScaleFlag) != 0; }
+struct SecondMoments : StoredMoment {
   FLASHOPTIM_FN void Decode(std::uint32_t magic, Values& v) const {
     const typename Code::template Decoder<FastLanes> decoder(scale_bits);
     FLASHOPTIM_FOR_ELEMENTS {
@@ -151,7 +177,7 @@ struct SecondMoments {
   // Four random bytes are added to the 16-bit fields of two words in two additions.
   FLASHOPTIM_FN void Encode(std::uint32_t max_bits, const Values& measured, const Words2& random) {
     scale_bits = Code::ScaleBits(max_bits);
-    const Encoder encoder(scale_bits);
+    const typename Code::template Encoder<FastLanes> encoder(scale_bits);
 #pragma unroll
     for (unsigned q = 0; q < 2; ++q) {
       Words4 fixed;
@@ -166,12 +192,6 @@ struct SecondMoments {
       words[q] = Permute(low, high, 0x7531U);
     }
   }
-  FLASHOPTIM_FN void Store(void* codes, float* scales, std::uint64_t i) const {
-    StoreStream(words, static_cast<std::uint8_t*>(codes) + i);
-    if (threadIdx.x % LaunchPolicy::kThreadsPerGroup == 0) {
-      scales[i / kGroupSize] = __uint_as_float(scale_bits);
-    }
-  }
 };
 
 /// What a thread reads of eight elements, before anything is decoded.
@@ -184,14 +204,14 @@ struct RawElements {
   SecondMoments<Second> second;
   SecondMoments<Second> maximum;
 
-  /// `i` is the first of the elements, in a tensor without short groups.
-  FLASHOPTIM_FN void Load(const TensorTask& task, std::uint64_t i) {
-    LoadStream(static_cast<const std::uint16_t*>(task.weight) + i, weights);
-    LoadStream(static_cast<const std::uint16_t*>(task.gradient) + i, gradients);
-    corrections.Load(task.correction, i);
-    first.Load(task.first, task.first_scale, i);
-    if constexpr (HasSecond(kRule)) second.Load(task.second, task.second_scale, i);
-    if constexpr (HasMaximum(kRule)) maximum.Load(task.maximum, task.maximum_scale, i);
+  /// `i` is the first of the elements, counted from the block's first.
+  FLASHOPTIM_FN void Load(const BlockArrays& arrays, std::uint32_t i) {
+    LoadStream(AtByte(arrays.weight, 2 * i), weights);
+    LoadStream(AtByte(arrays.gradient, 2 * i), gradients);
+    corrections.Load(arrays.correction, i);
+    first.Load(arrays.first, i);
+    if constexpr (HasSecond(kRule)) second.Load(arrays.second, i);
+    if constexpr (HasMaximum(kRule)) maximum.Load(arrays.maximum, i);
   }
 
   FLASHOPTIM_FN bool Flagged() const {
@@ -204,18 +224,17 @@ struct RawElements {
 
 /// Steps the group that holds elements `i` to `i + 7`, which are in `raw`; false with nothing
 /// written if some value of the group needs care. All 32 lanes of a warp must call it together;
-/// lanes that are not `active` write nothing. The seeds are stream seeds with the counter's high
-/// half mixed in.
+/// lanes that are not `active` write nothing.
 template <KernelRule kRule, class First, class Second, int kCorrectionBits, bool kPlainGradient>
-FLASHOPTIM_FN bool StepGroupFast(const TensorTask& task, const LaneScalars<FastLanes>& h,
-                                 std::uint32_t second_seed, std::uint32_t maximum_seed,
+FLASHOPTIM_FN bool StepGroupFast(const BlockArrays& arrays, const LaneScalars<FastLanes>& h,
+                                 bool nesterov, const GroupSeeds& seeds,
                                  RawElements<kRule, First, Second, kCorrectionBits>& raw,
-                                 std::uint64_t i, bool active) {
+                                 std::uint32_t i, bool active) {
   using Format = typename Corrections<kCorrectionBits>::Format;
   Values m;
   Values v;
   Values x;
-  Words8 biased;
+  Words8 rounded;
   bool careful = raw.Flagged();
   const std::uint32_t magic = Opaque(kByteMagic);
   raw.first.Decode(magic, m);
@@ -230,11 +249,11 @@ FLASHOPTIM_FN bool StepGroupFast(const TensorTask& task, const LaneScalars<FastL
     // Without the check for stale corrections: they make NaN here.
     float w = __uint_as_float(UpperHalf(raw.weights, k) + raw.corrections.Placed(k));
     UpdateElement<kRule, kPlainGradient, FastLanes>(
-        h, task.nesterov, __uint_as_float(UpperHalf(raw.gradients, k)), w, m[k], v[k], x[k]);
+        h, nesterov, __uint_as_float(UpperHalf(raw.gradients, k)), w, m[k], v[k], x[k]);
     // A sum of products of pairs is finite only if all weights are.
     if (k % 2 != 0) product = __fmaf_rn(w, previous, product);
     previous = w;
-    biased[k] = __float_as_uint(w) + BiasedIncrement<Format>();
+    rounded[k] = __float_as_uint(w) + NearestIncrement<Format>();
     m_max = fmaxf(m_max, fabsf(m[k]));
     if constexpr (HasSecond(kRule)) {
       v[k] = Second::template Measured<FastLanes>(v[k]);
@@ -247,9 +266,11 @@ FLASHOPTIM_FN bool StepGroupFast(const TensorTask& task, const LaneScalars<FastL
   }
 #pragma unroll
   for (unsigned p = 0; p < 4; ++p) {
-    raw.weights[p] = Permute(biased[2 * p], biased[2 * p + 1], 0x7632U);
+    // Two additions per weight: with the bias in `rounded` already, the Adam kernel spills.
+    raw.weights[p] = Permute(rounded[2 * p] + BiasOfWeight<Format>(),
+                             rounded[2 * p + 1] + BiasOfWeight<Format>(), 0x7632U);
   }
-  raw.corrections.Pack(biased);
+  raw.corrections.Pack(rounded);
   // fmaxf drops NaN; but a NaN moment makes a NaN weight.
   const float m_group = GroupMaximum(m_max);
   const float v_group = HasSecond(kRule) ? GroupMaximum(v_max) : 0.0F;
@@ -261,22 +282,22 @@ FLASHOPTIM_FN bool StepGroupFast(const TensorTask& task, const LaneScalars<FastL
   if (__any_sync(0xffffffffU, active && careful)) return false;
   if (!active) return true;
 
-  StoreStream(raw.weights, static_cast<std::uint16_t*>(task.weight) + i);
-  raw.corrections.Store(task.correction, i);
+  StoreStream(raw.weights, AtByte(arrays.weight, 2 * i));
+  raw.corrections.Store(arrays.correction, i);
   raw.first.Encode(__float_as_uint(m_group), m);
-  raw.first.Store(task.first, task.first_scale, i);
-  const auto counter = static_cast<std::uint32_t>(16 * task.first_group + i / 4);
+  raw.first.Store(arrays.first, i);
+  const std::uint32_t counter = arrays.counter + i / 4;
   if constexpr (HasSecond(kRule)) {
-    const Words2 random = {RandomWord<FastLanes>(counter, second_seed),
-                           RandomWord<FastLanes>(counter + 1, second_seed)};
+    const Words2 random = {RandomWord<FastLanes>(counter, seeds.second),
+                           RandomWord<FastLanes>(counter + 1, seeds.second)};
     raw.second.Encode(__float_as_uint(v_group), v, random);
-    raw.second.Store(task.second, task.second_scale, i);
+    raw.second.Store(arrays.second, i);
   }
   if constexpr (HasMaximum(kRule)) {
-    const Words2 random = {RandomWord<FastLanes>(counter, maximum_seed),
-                           RandomWord<FastLanes>(counter + 1, maximum_seed)};
+    const Words2 random = {RandomWord<FastLanes>(counter, seeds.maximum),
+                           RandomWord<FastLanes>(counter + 1, seeds.maximum)};
     raw.maximum.Encode(__float_as_uint(x_group), x, random);
-    raw.maximum.Store(task.maximum, task.maximum_scale, i);
+    raw.maximum.Store(arrays.maximum, i);
   }
   return true;
 }

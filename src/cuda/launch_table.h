@@ -12,8 +12,10 @@ namespace flashoptim::cuda {
 /// Shape of a launch. Figures are of one H200 (docs/performance.md).
 struct LaunchPolicy {
   static constexpr unsigned kThreads = 256;  ///< of a block
-  static constexpr unsigned kBlocksPerSm =
-      4;                                    ///< 64 registers a thread, room for what is read ahead
+  /// 64 registers a thread: room for what is read ahead. With a third moment 80.
+  static constexpr unsigned BlocksPerSm(core::KernelRule rule) {
+    return core::HasMaximum(rule) ? 3 : 4;
+  }
   static constexpr unsigned kElements = 8;  ///< of a thread at a time: 16-byte loads of weights
   static constexpr unsigned kThreadsPerGroup = kGroupSize / kElements;
   static constexpr unsigned kGroupsPerPass = kThreads / kThreadsPerGroup;  ///< of a block at a time
@@ -35,8 +37,10 @@ struct DeviceScalars {
 
 struct LaunchTable {
   std::uint32_t count;
-  /// Of each tensor, since blocks are handed out in order; and one that no block reaches.
+  /// Of each tensor, since blocks are handed out in order; then the number of all blocks.
   std::uint32_t first_block[kTableCapacity + 1];
+  /// Groups in the last block of each tensor; the others are full.
+  std::uint8_t last_groups[kTableCapacity];
   /// Tensor of block i << hint_shift: where the search for a block's tensor starts.
   std::uint8_t hints[kHints];
   std::uint32_t hint_shift;

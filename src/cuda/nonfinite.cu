@@ -8,11 +8,13 @@ __global__ void __launch_bounds__(LaunchPolicy::kThreads)
     MarkNonfinite(const __grid_constant__ LaunchTable table, std::uint8_t* flags) {
   const unsigned tensor = TensorOfBlock(table);
   const TensorTask& task = table.tasks[tensor];
-  const BlockRange range(task, FirstGroup(table, tensor));
+  const std::uint64_t first_group = FirstGroup(table, tensor);
+  const BlockRange range(table, tensor);
   bool finite = true;
-  for (std::uint64_t i = range.begin; range.WarpHasWork(i); i += kElementsPerPass) {
+  for (std::uint32_t i = range.begin; range.WarpHasWork(i); i += kElementsPerPass) {
+    const std::uint64_t group = first_group + range.Clamped(i) / kGroupSize;
     Values g;
-    LoadGradients(task, PartOf(task, range.Clamped(i) / kGroupSize, i < range.end), g);
+    LoadGradients(task, PartOf(task, group, i < range.end), g);
     FLASHOPTIM_FOR_ELEMENTS { finite &= IsFinite(g[k]); }
   }
   if (!finite) flags[tensor] = 1;

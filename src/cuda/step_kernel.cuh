@@ -19,30 +19,25 @@ FLASHOPTIM_FN unsigned TensorOfBlock(const LaunchTable& table) {
 
 constexpr std::uint32_t kElementsPerPass = LaunchPolicy::kGroupsPerPass * std::uint32_t{kGroupSize};
 
-// Groups of a tensor from `first` on, as far as one block goes.
-FLASHOPTIM_FN std::uint32_t GroupsOfBlock(const TensorTask& task, std::uint64_t first) {
-  const std::uint64_t left = core::GroupCount(task) - first;
-  return left < LaunchPolicy::kGroupsPerBlock ? static_cast<std::uint32_t>(left)
-                                              : LaunchPolicy::kGroupsPerBlock;
-}
-
 // Clears the number of a group inside its warp, so that a lane beyond the last group comes along
 // with the warp's first one.
-FLASHOPTIM_FN std::uint64_t InFirstGroupOfWarp(std::uint64_t i) {
-  return i & ~std::uint64_t{32 * LaunchPolicy::kElements - kGroupSize};
+FLASHOPTIM_FN std::uint32_t InFirstGroupOfWarp(std::uint32_t i) {
+  return i & ~std::uint32_t{32 * LaunchPolicy::kElements - kGroupSize};
 }
 
-// Elements of a block, as its threads go through them.
+// Elements of a block, counted from its first, as its threads go through them.
 struct BlockRange {
-  std::uint64_t begin;  // of this thread
-  std::uint64_t end;    // of the block
+  std::uint32_t begin;  // of this thread
+  std::uint32_t end;    // of the block
 
-  FLASHOPTIM_FN BlockRange(const TensorTask& task, std::uint64_t first_group)
-      : begin(first_group * kGroupSize + threadIdx.x * LaunchPolicy::kElements),
-        end((first_group + GroupsOfBlock(task, first_group)) * kGroupSize) {}
+  FLASHOPTIM_FN BlockRange(const LaunchTable& table, unsigned tensor)
+      : begin(threadIdx.x * LaunchPolicy::kElements),
+        end((blockIdx.x + 1 == table.first_block[tensor + 1] ? table.last_groups[tensor]
+                                                             : LaunchPolicy::kGroupsPerBlock) *
+            std::uint32_t{kGroupSize}) {}
 
-  FLASHOPTIM_FN bool WarpHasWork(std::uint64_t i) const { return InFirstGroupOfWarp(i) < end; }
-  FLASHOPTIM_FN std::uint64_t Clamped(std::uint64_t i) const {
+  FLASHOPTIM_FN bool WarpHasWork(std::uint32_t i) const { return InFirstGroupOfWarp(i) < end; }
+  FLASHOPTIM_FN std::uint32_t Clamped(std::uint32_t i) const {
     return i < end ? i : InFirstGroupOfWarp(i);
   }
 };
@@ -79,11 +74,12 @@ __device__ __noinline__ void StepPassesCarefully(const LaunchTable& table, std::
   const core::StepScalars* scalars;
   const std::uint32_t* seeds;
   if (!FindScalars<kDeviceScalars>(table, tensor, scalars, seeds)) return;
-  const BlockRange range(task, FirstGroup(table, tensor));
+  const std::uint64_t first_group = FirstGroup(table, tensor);
+  const BlockRange range(table, tensor);
 #pragma unroll 1
-  for (std::uint64_t i = range.begin; range.WarpHasWork(i); i += kElementsPerPass) {
+  for (std::uint32_t i = range.begin; range.WarpHasWork(i); i += kElementsPerPass) {
     if ((passes & 1U) != 0) {
-      StepGroupCarefully<kRule>(task, *scalars, seeds, range.Clamped(i) / kGroupSize,
+      StepGroupCarefully<kRule>(task, *scalars, seeds, first_group + range.Clamped(i) / kGroupSize,
                                 i < range.end);
     }
     passes >>= 1;
@@ -98,40 +94,35 @@ __global__ void __launch_bounds__(LaunchPolicy::kThreads)
 
 template <KernelRule kRule, class First, class Second, int kCorrectionBits, bool kPlainGradient,
           bool kDeviceScalars>
-__global__ void __launch_bounds__(LaunchPolicy::kThreads, LaunchPolicy::kBlocksPerSm)
+__global__ void __launch_bounds__(LaunchPolicy::kThreads, LaunchPolicy::BlocksPerSm(kRule))
     StepFastKernel(const __grid_constant__ LaunchTable table) {
   const unsigned tensor = TensorOfBlock(table);
   const TensorTask& task = table.tasks[tensor];
   const core::StepScalars* scalars;
-  const std::uint32_t* seeds;
-  if (!FindScalars<kDeviceScalars>(table, tensor, scalars, seeds)) return;
-  const std::uint64_t first_group = FirstGroup(table, tensor);
+  const std::uint32_t* stream_seeds;
+  if (!FindScalars<kDeviceScalars>(table, tensor, scalars, stream_seeds)) return;
+  const BlockArrays arrays(task, FirstGroup(table, tensor), kCorrectionBits);
   const LaneScalars<FastLanes> h(*scalars);
-  // The host gives this kernel no tensor in which a block's counters differ in their high half.
-  const std::uint32_t high =
-      Mix<FastLanes>(static_cast<std::uint32_t>((task.first_group + first_group) >> 28));
-  const std::uint32_t second_seed = Opaque(seeds[core::kSecondMoment] ^ high);
-  const std::uint32_t maximum_seed = HasMaximum(kRule) ? Opaque(seeds[core::kMaximum] ^ high) : 0;
-  const BlockRange range(task, first_group);
+  const GroupSeeds seeds(task, stream_seeds, HasMaximum(kRule));
+  const BlockRange range(table, tensor);
   if (!range.WarpHasWork(range.begin)) return;
 
   // Each pass reads what the next one needs before it computes, so that memory is never idle.
-  // Passes that need care are done at the end: a call in the loop would keep registers from it.
+  // Passes that need care are done at the end: a call in between would keep registers from them.
   std::uint32_t careful = 0;
-  std::uint32_t pass = 1;
-  RawElements<kRule, First, Second, kCorrectionBits> next;
-  next.Load(task, range.Clamped(range.begin));
-#pragma unroll 2
-  for (std::uint64_t i = range.begin; range.WarpHasWork(i); i += kElementsPerPass) {
-    auto raw = next;
-    if (range.WarpHasWork(i + kElementsPerPass)) {
-      next.Load(task, range.Clamped(i + kElementsPerPass));
+  RawElements<kRule, First, Second, kCorrectionBits> raw[LaunchPolicy::kPasses];
+  raw[0].Load(arrays, range.Clamped(range.begin));
+#pragma unroll
+  for (unsigned pass = 0; pass < LaunchPolicy::kPasses; ++pass) {
+    const std::uint32_t i = range.begin + pass * kElementsPerPass;
+    if (!range.WarpHasWork(i)) break;
+    if (pass + 1 < LaunchPolicy::kPasses && range.WarpHasWork(i + kElementsPerPass)) {
+      raw[pass + 1].Load(arrays, range.Clamped(i + kElementsPerPass));
     }
     if (!StepGroupFast<kRule, First, Second, kCorrectionBits, kPlainGradient>(
-            task, h, second_seed, maximum_seed, raw, range.Clamped(i), i < range.end)) {
-      careful |= pass;
+            arrays, h, task.nesterov, seeds, raw[pass], range.Clamped(i), i < range.end)) {
+      careful |= 1U << pass;
     }
-    pass <<= 1;
   }
   if (careful != 0) StepPassesCarefully<kRule, kDeviceScalars>(table, careful);
 }

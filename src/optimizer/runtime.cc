@@ -26,4 +26,8 @@ bool CudaAvailable() { return cuda::Available(); }
 
 std::string CudaStatus() { return cuda::Status(); }
 
+void LoadCudaKernels(Rule rule, std::int32_t device_index) {
+  cuda::LoadKernels(device_index, rule);
+}
+
 }  // namespace flashoptim

@@ -29,6 +29,7 @@ from ._state import (
     layout_of,
     naming,
     parameter_name,
+    prepare_device,
     weight_of,
 )
 from ._state_dict import FORMAT, read_state_dict
@@ -130,12 +131,16 @@ class FlashOptimizer(torch.optim.Optimizer):
         group = self.param_groups[index]
         with naming(f"parameter group {index}"):
             hyperparameters(group, self._kind)
+        devices = set()
         for position, param in enumerate(group["params"]):
             if param.requires_grad:
                 name = parameter_name(self.param_groups, index, position)
                 with naming(name):
                     layout = layout_of(weight_of(param), group, self._kind)
                 self._warn_of_lost_updates(name, param, layout, group)
+                devices.add(param.device)
+        for device in devices:
+            prepare_device(device, self._kind)
 
     def _warn_of_lost_updates(
         self, name: str, param: Tensor, layout: Layout, group: dict[str, Any]

@@ -158,6 +158,14 @@ def layout_of(weight: Tensor, group: _options.Group, kind: _options.RuleKind) ->
     )
 
 
+def prepare_device(device: torch.device, kind: _options.RuleKind) -> None:
+    """Loads what a GPU needs for a first step, which CUDA would do in the middle of it."""
+    if device.type == "cuda":
+        _C.load_cuda_kernels(kind.rule, device.index)
+        for dtype in (*CODE_DTYPES.values(), *CORRECTION_DTYPES.values(), torch.float32):
+            torch.full((1,), 0, dtype=dtype, device=device)  # PyTorch's kernels for fresh state
+
+
 def stored_tensors(layout: Layout) -> dict[str, Stored]:
     """The tensors that a layout keeps, in their fresh state (docs/format.md, sections 7 and 9)."""
     stored = {}
