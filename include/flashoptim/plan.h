@@ -57,7 +57,8 @@ void CheckHyperparameters(Rule rule, const Hyperparameters& hyperparameters);
 class Plan {
  public:
   /// Throws std::invalid_argument, naming the tensor, if a binding is inconsistent: a missing or
-  /// superfluous state tensor, a correction beside fp32 weights, an unknown device.
+  /// superfluous state tensor, a correction beside fp32 weights; std::runtime_error if a GPU cannot
+  /// be used.
   Plan(Rule rule, std::vector<TensorBinding> tensors, std::uint32_t parameter_groups);
   ~Plan();
   Plan(Plan&&) noexcept;

@@ -68,20 +68,21 @@ using Words2 = std::uint32_t[2];
 using Words4 = std::uint32_t[4];
 using Words8 = std::uint32_t[8];
 
-// Streaming accesses: every byte is touched once a step.
-FLASHOPTIM_FN void LoadStream(const void* p, Words2& words) {
-  const uint2 x = __ldcs(static_cast<const uint2*>(p));
+// Loads pass the first-level cache by. They carry no hint to evict early, nor do stores: with one
+// on both, though a step touches every byte once, it is 5 % slower on an H200.
+FLASHOPTIM_FN void LoadVector(const void* p, Words2& words) {
+  const uint2 x = __ldcg(static_cast<const uint2*>(p));
   words[0] = x.x;
   words[1] = x.y;
 }
-FLASHOPTIM_FN void StoreStream(const Words2& words, void* p) {
-  __stcs(static_cast<uint2*>(p), make_uint2(words[0], words[1]));
+FLASHOPTIM_FN void StoreVector(const Words2& words, void* p) {
+  *static_cast<uint2*>(p) = make_uint2(words[0], words[1]);
 }
 template <unsigned kWords>
-FLASHOPTIM_FN void LoadStream(const void* p, std::uint32_t (&words)[kWords]) {
+FLASHOPTIM_FN void LoadVector(const void* p, std::uint32_t (&words)[kWords]) {
 #pragma unroll
   for (unsigned i = 0; i < kWords; i += 4) {
-    const uint4 x = __ldcs(static_cast<const uint4*>(p) + i / 4);
+    const uint4 x = __ldcg(static_cast<const uint4*>(p) + i / 4);
     words[i] = x.x;
     words[i + 1] = x.y;
     words[i + 2] = x.z;
@@ -89,11 +90,10 @@ FLASHOPTIM_FN void LoadStream(const void* p, std::uint32_t (&words)[kWords]) {
   }
 }
 template <unsigned kWords>
-FLASHOPTIM_FN void StoreStream(const std::uint32_t (&words)[kWords], void* p) {
+FLASHOPTIM_FN void StoreVector(const std::uint32_t (&words)[kWords], void* p) {
 #pragma unroll
   for (unsigned i = 0; i < kWords; i += 4) {
-    __stcs(static_cast<uint4*>(p) + i / 4,
-           make_uint4(words[i], words[i + 1], words[i + 2], words[i + 3]));
+    static_cast<uint4*>(p)[i / 4] = make_uint4(words[i], words[i + 1], words[i + 2], words[i + 3]);
   }
 }
 
@@ -109,7 +109,7 @@ template <class T, unsigned kWords = sizeof(T) * 2>
 FLASHOPTIM_FN void LoadPart(const void* data, const Part& part, std::uint32_t (&words)[kWords]) {
   const T* p = static_cast<const T*>(data) + part.offset;
   if (IsVector<kWords>(p, part)) {
-    LoadStream(p, words);
+    LoadVector(p, words);
     return;
   }
 #pragma unroll
@@ -125,7 +125,7 @@ template <class T, unsigned kWords = sizeof(T) * 2>
 FLASHOPTIM_FN void StorePart(const std::uint32_t (&words)[kWords], const Part& part, void* data) {
   T* p = static_cast<T*>(data) + part.offset;
   if (IsVector<kWords>(p, part)) {
-    StoreStream(words, p);
+    StoreVector(words, p);
     return;
   }
   FLASHOPTIM_FOR_ELEMENTS {

@@ -93,7 +93,7 @@ struct Corrections<8> {
   using Format = Bfloat16Format<8>;
   Words2 words;
 
-  FLASHOPTIM_FN void Load(const void* base, std::uint32_t i) { LoadStream(AtByte(base, i), words); }
+  FLASHOPTIM_FN void Load(const void* base, std::uint32_t i) { LoadVector(AtByte(base, i), words); }
   // Sign-extended and shifted by 8, in one permutation.
   FLASHOPTIM_FN std::uint32_t Placed(unsigned k) const {
     constexpr std::uint32_t kSelectors[4] = {0x8804U, 0x9914U, 0xaa24U, 0xbb34U};
@@ -101,7 +101,7 @@ struct Corrections<8> {
   }
   FLASHOPTIM_FN void Pack(const Words8& rounded) { PackBytes<1>(rounded, words); }
   FLASHOPTIM_FN void Store(void* base, std::uint32_t i) const {
-    StoreStream(words, AtByte(base, i));
+    StoreVector(words, AtByte(base, i));
   }
 };
 
@@ -111,14 +111,14 @@ struct Corrections<16> {
   Words4 words;
 
   FLASHOPTIM_FN void Load(const void* base, std::uint32_t i) {
-    LoadStream(AtByte(base, 2 * i), words);
+    LoadVector(AtByte(base, 2 * i), words);
   }
   FLASHOPTIM_FN std::uint32_t Placed(unsigned k) const {
     return Permute(words[k / 2], 0, k % 2 != 0 ? 0xbb32U : 0x9910U);
   }
   FLASHOPTIM_FN void Pack(const Words8& rounded) { PackHalves(rounded, words); }
   FLASHOPTIM_FN void Store(void* base, std::uint32_t i) const {
-    StoreStream(words, AtByte(base, 2 * i));
+    StoreVector(words, AtByte(base, 2 * i));
   }
 };
 
@@ -137,12 +137,12 @@ struct StoredMoment {
   std::uint32_t scale_bits;
 
   FLASHOPTIM_FN void Load(const MomentArrays& arrays, std::uint32_t i) {
-    LoadStream(AtByte(arrays.codes, i), words);
+    LoadVector(AtByte(arrays.codes, i), words);
     scale_bits = *arrays.Scale(i);
   }
   FLASHOPTIM_FN bool Flagged() const { return (scale_bits & kScaleFlag) != 0; }
   FLASHOPTIM_FN void Store(const MomentArrays& arrays, std::uint32_t i) const {
-    StoreStream(words, AtByte(arrays.codes, i));
+    StoreVector(words, AtByte(arrays.codes, i));
     if (threadIdx.x % LaunchPolicy::kThreadsPerGroup == 0) *arrays.Scale(i) = scale_bits;
   }
 };
@@ -206,8 +206,8 @@ struct RawElements {
 
   /// `i` is the first of the elements, counted from the block's first.
   FLASHOPTIM_FN void Load(const BlockArrays& arrays, std::uint32_t i) {
-    LoadStream(AtByte(arrays.weight, 2 * i), weights);
-    LoadStream(AtByte(arrays.gradient, 2 * i), gradients);
+    LoadVector(AtByte(arrays.weight, 2 * i), weights);
+    LoadVector(AtByte(arrays.gradient, 2 * i), gradients);
     corrections.Load(arrays.correction, i);
     first.Load(arrays.first, i);
     if constexpr (HasSecond(kRule)) second.Load(arrays.second, i);
@@ -282,7 +282,7 @@ FLASHOPTIM_FN bool StepGroupFast(const BlockArrays& arrays, const LaneScalars<Fa
   if (__any_sync(0xffffffffU, active && careful)) return false;
   if (!active) return true;
 
-  StoreStream(raw.weights, AtByte(arrays.weight, 2 * i));
+  StoreVector(raw.weights, AtByte(arrays.weight, 2 * i));
   raw.corrections.Store(arrays.correction, i);
   raw.first.Encode(__float_as_uint(m_group), m);
   raw.first.Store(arrays.first, i);
