@@ -219,7 +219,7 @@ def test_fp32_state_dicts_go_round_to_the_bit() -> None:
     with torch.no_grad():
         for param in model.parameters():
             param.zero_()
-    optimizer.forget_corrections()
+    optimizer.resync_master_weights()
     assert bool((master(model[0].weight, optimizer) == 0).all())
     optimizer.set_fp32_model_state_dict(model, state_dict)
     assert same_bits(before[0], dict(model.state_dict()))

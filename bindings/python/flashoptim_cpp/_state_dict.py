@@ -11,6 +11,7 @@ from torch import Tensor
 
 from . import _C
 from ._conform import check_scale, conform
+from ._foreign import translate
 from ._options import CODECS, CORRECTION_BITS, WORKING_OPTIONS, Group, RuleKind, hyperparameters
 from ._state import (
     CODE_DTYPES,
@@ -70,6 +71,8 @@ def read_state_dict(
             f"the state dict has state of {sorted(unknown, key=str)}, which is in none of its "
             f"groups; {_INTACT}"
         )
+    if not any(FORMAT in group for group in saved_groups):
+        saved_groups, saved_states = translate(saved_groups, saved_states, groups, kind)
     merged_groups = []
     states = {}
     for index, (group, saved_group) in enumerate(zip(groups, saved_groups, strict=True)):
@@ -166,7 +169,8 @@ def _step(saved: State, kind: RuleKind) -> int:
         return _whole_number(STEP, saved[STEP])
     if kind.rule == _C.Rule.ADAM:
         raise ValueError(f"its saved state has no '{STEP}'; {_SAME_OPTIMIZER}")
-    return 1  # torch's SGD and others do not count; there has been a step, since there is state
+    # torch's SGD and others do not count. Where a moment is, there has been a step.
+    return int(any(name in saved for name in kind.all_moments))
 
 
 def _whole_number(name: str, value: Any) -> int:
