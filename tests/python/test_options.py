@@ -69,14 +69,13 @@ def test_defaults_are_those_of_torch(ours: Any, theirs: Any) -> None:
     }
 
 
-def test_torch_scripts_may_pass_positional_arguments() -> None:
-    adamw = flash.FlashAdamW([parameter(2)], 0.1, (0.5, 0.6), 1e-4, 0.2, True)
-    assert [adamw.defaults[k] for k in ("lr", "betas", "eps", "weight_decay", "amsgrad")] == [
+def test_torch_scripts_may_pass_positional_arguments_up_to_weight_decay() -> None:
+    adamw = flash.FlashAdamW([parameter(2)], 0.1, (0.5, 0.6), 1e-4, 0.2)
+    assert [adamw.defaults[k] for k in ("lr", "betas", "eps", "weight_decay")] == [
         0.1,
         (0.5, 0.6),
         1e-4,
         0.2,
-        True,
     ]
     sgd = flash.FlashSGD([parameter(2)], 0.1, 0.9, 0.0, 0.2, True)
     assert [sgd.defaults[k] for k in ("lr", "momentum", "weight_decay", "nesterov")] == [

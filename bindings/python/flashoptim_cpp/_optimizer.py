@@ -13,6 +13,7 @@ from torch._compile import _disable_dynamo
 
 from . import _C
 from ._conform import conform, decompress
+from ._export import torch_state_dict
 from ._master import fp32_state_dict, load_fp32_state_dict
 from ._memory import MemoryReport, measure
 from ._numerics import check_steps
@@ -223,7 +224,7 @@ class FlashOptimizer(torch.optim.Optimizer):
             fp32_state_dict: fp32 tensors by name, all or some of the model's.
 
         Raises:
-            ValueError, TypeError: an unknown name, another shape or dtype; nothing was written.
+            ValueError: an unknown name, another shape or dtype; nothing was written.
         """
         load_fp32_state_dict(model, fp32_state_dict, self.state)
 
@@ -314,8 +315,27 @@ class FlashOptimizer(torch.optim.Optimizer):
         finally:
             decompressing.remove()
 
+    def torch_state_dict(self) -> dict[str, Any]:
+        """The optimizer's state for the torch optimizer of the same name, to go on there.
+
+        For ``torch.optim.Adam``, ``AdamW`` and ``SGD``; that of FlashLion is for
+        ``lion_pytorch.Lion``. Moments are decoded to fp32 copies, groups have torch's options only.
+        Corrections are not in it: they are in the weights of `get_fp32_model_state_dict`. Load
+        those first, into an fp32 model; torch keeps moments in the dtype of the parameters.
+
+        Raises:
+            ValueError: torch's optimizer has no such option, as for the decoupled weight decay of
+                FlashSGDW. The message names the group.
+        """
+        self._conform()
+        return torch_state_dict(self.param_groups, self.state, self._codecs, self._kind)
+
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restores a state dict of this class, or of the torch optimizer whose place it takes.
+        """Restores a state dict of this class, or of an optimizer whose place it takes.
+
+        Which one made it is seen from what is in it: torch's, ``flashoptim`` 0.1.3 and 0.1.4,
+        bitsandbytes (8-bit blockwise or 32-bit), ``lion_pytorch`` (docs/migrating.md). To take
+        over master weights of ``flashoptim``, load the model's weights first.
 
         Hyper-parameters come from the state dict, as in torch. How the optimizer works stays as it
         is: ``quantize``, ``codec`` and ``master_weight_bits`` (the loaded state is converted),
