@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -58,7 +58,7 @@ def _defaults(kind: RuleKind) -> dict[str, Any]:
     if kind.rule == _C.Rule.LION:
         return dict(_LION_OPTIONS)
     if kind.rule == _C.Rule.SGD:
-        make: type[torch.optim.Optimizer] = torch.optim.SGD
+        make: Callable[..., torch.optim.Optimizer] = torch.optim.SGD
     else:
         make = torch.optim.AdamW if kind.decoupled else torch.optim.Adam
     # Of this version of torch, whichever it is.
