@@ -96,7 +96,7 @@ def _tensors(module: nn.Module) -> Iterator[Tensor]:
 
 def _memory(tensor: Tensor) -> Hashable:
     """What two tensors have in common that are one in memory, whichever objects they are."""
-    if tensor.numel() == 0:
+    if tensor.numel() == 0 or tensor.is_meta:
         return id(tensor)
     return tensor.device, tensor.data_ptr(), tensor.shape, tensor.stride()
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from . import _C
 from ._conform import check_scale, conform
-from ._foreign import translate
+from ._foreign import recognise
 from ._options import CODECS, CORRECTION_BITS, WORKING_OPTIONS, Group, RuleKind, hyperparameters
 from ._state import (
     CODE_DTYPES,
@@ -71,18 +71,21 @@ def read_state_dict(
             f"the state dict has state of {sorted(unknown, key=str)}, which is in none of its "
             f"groups; {_INTACT}"
         )
-    if not any(FORMAT in group for group in saved_groups):
-        saved_groups, saved_states = translate(saved_groups, saved_states, groups, kind)
+    ours = any(FORMAT in group for group in saved_groups)
+    foreign = None if ours else recognise(saved_groups, saved_states, kind)
     merged_groups = []
     states = {}
     for index, (group, saved_group) in enumerate(zip(groups, saved_groups, strict=True)):
         with naming(f"parameter group {index}"):
-            merged = merge_group(group, saved_group, kind)
+            read_group = foreign.read_group(saved_group, kind) if foreign else saved_group
+            merged = merge_group(group, read_group, kind)
         merged_groups.append(merged)
         pairs = zip(merged["params"], saved_group["params"], strict=True)
         for position, (param, saved_index) in enumerate(pairs):
             if saved := saved_states.get(saved_index):
                 with naming(parameter_name(groups, index, position)):
+                    if foreign:
+                        saved = foreign.read_state(saved, weight_of(param), saved_group, kind)
                     states[param] = read_state(saved, param, merged, saved_group, kind)
     return merged_groups, states
 
