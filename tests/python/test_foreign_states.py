@@ -13,7 +13,7 @@ import flashoptim_cpp as flash
 import pytest
 import torch
 from common import master, same_bits
-from flashoptim_cpp import _foreign_official
+from flashoptim_cpp import _foreign_bitsandbytes, _foreign_official
 from torch import Tensor, nn
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -191,6 +191,16 @@ OURS = {
     "Lion8bit": "FlashLion",
     "SGD8bit": "FlashSGD",
 }
+
+
+@pytest.mark.parametrize("size", [256, 2048])
+@pytest.mark.parametrize("count", [1, 257, 2048, 4097])
+def test_bitsandbytes_blocks_are_of_the_size_that_the_factors_say(size: int, count: int) -> None:
+    codes = torch.arange(count).to(torch.uint8)
+    table, factors = torch.linspace(-1, 1, 256), 1.0 + torch.arange(-(-count // size))
+    values = _foreign_bitsandbytes.decode_moment(codes, table, factors)
+    for i in (0, count // 2, count - 1):
+        assert float(values[i]) == float(table[i % 256] * factors[i // size])
 
 
 @pytest.mark.parametrize("quantize", [False, True])

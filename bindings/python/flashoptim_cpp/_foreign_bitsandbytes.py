@@ -16,7 +16,7 @@ from . import _C
 from ._options import Group, RuleKind
 from ._state import State
 
-# Where state_dict() hides the tensors from FSDP, from version 0.45 on.
+# Where state_dict() of newer versions hides the tensors from FSDP.
 _WRAPPED: Final = "__bnb_optimizer_quant_state__"
 # Elements that share a factor: since version 0.44, and before.
 _BLOCK_SIZES: Final = (256, 2048)
