@@ -33,7 +33,14 @@ wanted="$(key | sha256sum)"
 if [ -f "$build/build.ninja" ] && [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ]; then
   cmake --build "$build" --target _C | { grep -Ev 'no work to do|Re-checking globbed' || true; }
   site="$("$python" -c 'import sysconfig; print(sysconfig.get_paths()["platlib"])')"
-  cmake --install "$build" --component python --prefix "$site" >/dev/null
+  cmake --install "$build" --component python --prefix "$build/staged" >/dev/null
+  # Beside the old file and then renamed: a process that has the old one mapped keeps it, whole.
+  (cd "$build/staged" && find . -type f -print0) | while IFS= read -r -d '' file; do
+    if cmp -s "$build/staged/$file" "$site/$file"; then continue; fi
+    mkdir -p "$(dirname "$site/$file")"
+    cp -p "$build/staged/$file" "$site/$file.new"
+    mv -f "$site/$file.new" "$site/$file"
+  done
 else
   echo "build: compiling flashoptim_cpp (the first time takes a few minutes)"
   rm -rf "$build"

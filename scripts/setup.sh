@@ -14,6 +14,7 @@ readonly level="${1:-dev}"
 readonly venv=".venv"
 readonly made_for="$venv/.made-for" # two lines: the folder of the checkout, the interpreter
 readonly min_torch="2.5"
+readonly examples="scripts/requirements-examples.txt"
 readonly apt_build=(g++ clang cmake ninja-build ccache pkg-config libhwy-dev)
 readonly apt_python=(python3 python3-venv python3-dev)
 readonly apt_dev=(libgtest-dev libbenchmark-dev nlohmann-json3-dev libcli11-dev libzstd-dev
@@ -152,6 +153,9 @@ pip_install() {
   fi
 }
 
+# Names of the packages in requirement files.
+names_in() { sed -En 's/^([a-zA-Z][a-zA-Z0-9-]*).*/\1/p' "$@" | paste -sd ' '; }
+
 # A torch that the user has is reached by a path file: `--system-site-packages` would not see that
 # of an active virtual environment, and would hide which tools .venv lacks.
 get_torch() {
@@ -184,7 +188,7 @@ venv_site() {
 # What an installation is made for: another folder, interpreter or list is another one.
 key() {
   cat "$made_for" scripts/setup.sh scripts/requirements-run.txt
-  if [ "$1" = dev ]; then cat scripts/requirements-dev.txt; fi
+  if [ "$1" = dev ]; then cat scripts/requirements-dev.txt "$examples"; fi
 }
 
 # A virtual environment works only at the path that it was made at, which its scripts hold.
@@ -206,9 +210,13 @@ elif [ "$(cat "$venv/.setup-$level" 2>/dev/null)" = "$(key "$level" | sha256sum)
 fi
 say "installing Python packages ($level)"
 rm -f "$(venv_site)/reused_torch.pth" # pip must not count that torch's neighbours as ours
-names="$(sed -En 's/^([a-zA-Z][a-zA-Z0-9-]*).*/\1/p' "${requirements[@]}" | paste -sd ' ')"
-pip_install "$names" "${requirements[@]/#/--requirement=}"
+pip_install "$(names_in "${requirements[@]}")" "${requirements[@]/#/--requirement=}"
 get_torch
+if [ "$level" = dev ]; then
+  # The torch that is there is one of their requirements, and stays.
+  found="$("$venv/bin/python" -c 'from importlib.metadata import version; print(version("torch"))')"
+  pip_install "$(names_in "$examples")" --requirement="$examples" "torch==$found"
+fi
 key "$level" | sha256sum >"$venv/.setup-$level"
 if [ "$level" = dev ]; then key run | sha256sum >"$venv/.setup-run"; fi
 say "ready ($level)"

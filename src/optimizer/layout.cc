@@ -1,6 +1,7 @@
 #include "flashoptim/layout.h"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 #include <stdexcept>
 #include <string>
@@ -25,13 +26,19 @@ std::string Join(std::span<const std::int64_t> values) {
   return text + "]";
 }
 
-// Dimensions from the innermost outwards; of two equal strides the earlier dimension is the outer
-// one.
-std::vector<std::size_t> MemoryOrder(std::span<const std::int64_t> strides) {
+// Dimensions from the innermost outwards. The stride of a dimension of one element may be any
+// number and must not decide: those come first, but for dimension 0, which is the outermost one as
+// it is in a contiguous tensor.
+std::vector<std::size_t> MemoryOrder(std::span<const std::int64_t> sizes,
+                                     std::span<const std::int64_t> strides) {
+  const auto place = [&](std::size_t d) {
+    if (sizes[d] != 1) return strides[d];
+    return d == 0 ? std::numeric_limits<std::int64_t>::max() : std::int64_t{-1};
+  };
   std::vector<std::size_t> order(strides.size());
   std::iota(order.rbegin(), order.rend(), std::size_t{0});
   std::stable_sort(order.begin(), order.end(),
-                   [&](std::size_t a, std::size_t b) { return strides[a] < strides[b]; });
+                   [&](std::size_t a, std::size_t b) { return place(a) < place(b); });
   return order;
 }
 
@@ -63,7 +70,7 @@ Geometry GeometryOf(std::span<const std::int64_t> sizes, std::span<const std::in
 
   std::vector<std::size_t> row_major(sizes.size());
   std::iota(row_major.rbegin(), row_major.rend(), std::size_t{0});
-  const auto memory_order = MemoryOrder(strides);
+  const auto memory_order = MemoryOrder(sizes, strides);
   const bool contiguous = IsDense(sizes, strides, row_major);
   if (!contiguous && !IsDense(sizes, strides, memory_order)) {
     throw std::invalid_argument("sizes " + Join(sizes) + " with strides " + Join(strides) +

@@ -100,6 +100,7 @@ void CheckMomentsAgainst(const Hyperparameters& hyperparameters, Rule rule,
 
 void CheckHyperparameters(Rule rule, const Hyperparameters& h) {
   CheckAtLeastZero("lr", h.lr);
+  CheckAtLeastZero("initial_lr", h.initial_lr);
   CheckAtLeastZero("weight_decay", h.weight_decay);
   if (rule == Rule::kSgd) {
     CheckAtLeastZero("momentum", h.momentum);

@@ -170,6 +170,9 @@ struct BadHyperparameter {
 const BadHyperparameter kBadHyperparameters[] = {
     {"lr_negative", Rule::kAdam, [](auto& h) { h.lr = -0.25; }, "lr", "-0.25"},
     {"lr_nan", Rule::kSgd, [](auto& h) { h.lr = kNan; }, "lr", "nan"},
+    {"initial_lr_negative", Rule::kAdam, [](auto& h) { h.initial_lr = -0.5; }, "initial_lr",
+     "-0.5"},
+    {"initial_lr_nan", Rule::kSgd, [](auto& h) { h.initial_lr = kNan; }, "initial_lr", "nan"},
     {"lr_infinite", Rule::kLion, [](auto& h) { h.lr = kInfinity; }, "lr", "inf"},
     {"weight_decay", Rule::kSgd, [](auto& h) { h.weight_decay = -1.5; }, "weight_decay", "-1.5"},
     {"weight_decay_nan", Rule::kLion, [](auto& h) { h.weight_decay = kNan; }, "weight_decay",

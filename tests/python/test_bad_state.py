@@ -41,6 +41,10 @@ PARAMETER = r"parameter 1 of group 0 \(second\): .*"
 BAD: dict[str, tuple[Change, str]] = {
     "newer format": (in_group(flashoptim_format=2), "format version 2.*reads version 1"),
     "bad learning rate": (in_group(lr=float("nan")), "parameter group 0: lr must be .* not nan"),
+    "bad initial learning rate": (
+        in_group(initial_lr=float("nan")),
+        "parameter group 0: initial_lr must be .* not nan",
+    ),
     "fewer parameters": (
         in_group(params=[0]),
         r"groups of \[1\] parameters and the optimizer of \[2\]",
@@ -82,6 +86,7 @@ BAD: dict[str, tuple[Change, str]] = {
     "no step": (drop("step"), PARAMETER + "no 'step'"),
     "half a step": (put("step", lambda _: 2.5), PARAMETER + "'step' .*whole number, not 2.5"),
     "endless steps": (put("step", lambda _: float("inf")), PARAMETER + "'step' .*not inf"),
+    "step as NaN": (put("step", lambda _: torch.tensor(float("nan"))), PARAMETER + "'step' .*nan"),
     "negative step": (put("step", lambda _: -1), PARAMETER + "'step' .*not -1"),
     "many steps": (put("step", lambda _: torch.ones(2)), PARAMETER + "'step' .*whole number"),
     "step as a word": (put("step", lambda _: "three"), PARAMETER + "'step' .*not 'three'"),

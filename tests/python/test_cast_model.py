@@ -171,3 +171,15 @@ def test_empty_and_strided_tensors_keep_their_layout() -> None:
     flash.cast_model(model)
     assert model.weight.stride() == strides
     assert model.extra.dtype == torch.bfloat16
+
+
+def test_tensors_on_the_meta_device_are_not_tied_by_their_shape() -> None:
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4))
+        model[2].weight = model[0].weight
+    flash.cast_model(model, full_precision_layers=["1"])
+    assert model[0].weight.dtype == torch.bfloat16
+    assert model[1].weight.dtype == torch.float32
+    assert model[2].weight is model[0].weight
+    assert model[2].bias is not model[0].bias
+    assert model[2].bias.dtype == torch.bfloat16

@@ -69,14 +69,13 @@ def test_defaults_are_those_of_torch(ours: Any, theirs: Any) -> None:
     }
 
 
-def test_torch_scripts_may_pass_positional_arguments() -> None:
-    adamw = flash.FlashAdamW([parameter(2)], 0.1, (0.5, 0.6), 1e-4, 0.2, True)
-    assert [adamw.defaults[k] for k in ("lr", "betas", "eps", "weight_decay", "amsgrad")] == [
+def test_torch_scripts_may_pass_positional_arguments_up_to_weight_decay() -> None:
+    adamw = flash.FlashAdamW([parameter(2)], 0.1, (0.5, 0.6), 1e-4, 0.2)
+    assert [adamw.defaults[k] for k in ("lr", "betas", "eps", "weight_decay")] == [
         0.1,
         (0.5, 0.6),
         1e-4,
         0.2,
-        True,
     ]
     sgd = flash.FlashSGD([parameter(2)], 0.1, 0.9, 0.0, 0.2, True)
     assert [sgd.defaults[k] for k in ("lr", "momentum", "weight_decay", "nesterov")] == [
@@ -114,6 +113,43 @@ BAD = [
     (flash.FlashAdamW, {"differentiable": True}, NotImplementedError, "differentiable=True"),
     (flash.FlashAdamW, {"momentum": 0.9}, TypeError, "momentum"),
 ]
+
+
+@pytest.mark.parametrize(
+    ("initial_lr", "error", "message"),
+    [
+        (math.nan, ValueError, "initial_lr must be .* not nan"),
+        (-1e-3, ValueError, "initial_lr must be .* not -0.001"),
+        (torch.tensor(math.inf), ValueError, "initial_lr must be .* not inf"),
+        (torch.ones(2), TypeError, "initial_lr must be a number or a one-element tensor"),
+        ("first", TypeError, "initial_lr must be a number .* not 'first'"),
+    ],
+    ids=str,
+)
+def test_a_bad_initial_learning_rate_is_refused_when_added_and_when_set(
+    initial_lr: Any, error: Any, message: str
+) -> None:
+    group = {"params": [parameter(4, 64)], "initial_lr": initial_lr}
+    with pytest.raises(error, match=message):
+        flash.FlashAdamW([group], decouple_lr=True)
+    optimizer = flash.FlashAdamW([parameter(4, 64)], decouple_lr=True)
+    train(optimizer.param_groups[0]["params"], optimizer, range(1))
+    optimizer.param_groups[0]["initial_lr"] = initial_lr
+    with pytest.raises(error, match=message):
+        optimizer.step()
+
+
+def test_an_initial_learning_rate_may_be_a_tensor() -> None:
+    ends = []
+    for initial_lr in (0.5, torch.tensor(0.5)):
+        param = nn.Parameter(torch.ones(4, 64))
+        group = {"params": [param], "initial_lr": initial_lr}
+        optimizer = flash.FlashLion([group], lr=0.25, weight_decay=0.5, decouple_lr=True)
+        param.grad = torch.zeros_like(param)
+        optimizer.step()
+        ends.append(param.detach())
+    assert torch.equal(ends[0], torch.full((4, 64), 0.75))
+    assert torch.equal(ends[0], ends[1])
 
 
 @pytest.mark.parametrize(("rule", "options", "error", "message"), BAD, ids=str)

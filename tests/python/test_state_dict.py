@@ -355,6 +355,25 @@ def test_loading_honours_the_hooks_of_torch() -> None:
     assert fresh.state_dict()["extra"] == 1
 
 
+def test_hooks_of_saving_see_the_moments_as_they_are_returned() -> None:
+    params = [parameter(4, 64), parameter(4, 64)]
+    optimizer = flash.FlashAdamW(
+        [{"params": params[:1]}, {"params": params[1:], "compress_state_dict": False}]
+    )
+    train(params, optimizer, range(2))
+    seen: list[dict[str, Any]] = []
+    optimizer.register_state_dict_post_hook(
+        lambda _, saved: seen.append(copy.deepcopy(saved)), prepend=True
+    )
+    for _ in range(2):
+        saved = optimizer.state_dict()
+        assert same_bits(seen.pop(), saved)
+        assert saved["state"][0]["exp_avg"].dtype == torch.int8
+        assert saved["state"][1]["exp_avg"].dtype == torch.float32
+        assert "exp_avg_scale" not in saved["state"][1]
+    assert optimizer.state[params[1]]["exp_avg"].dtype == torch.int8
+
+
 def test_stream_keys_stay_through_saving_and_new_parameters_get_others() -> None:
     params = [parameter(4, 64) for _ in range(4)]
     optimizer = flash.FlashAdamW([{"params": params[:2]}, {"params": params[2:3]}])

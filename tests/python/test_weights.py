@@ -121,20 +121,6 @@ def test_corrections_of_ties_that_a_cast_rounded_down(dtype: torch.dtype, width:
     assert bool(((restored - narrow.float()).abs() <= unit / 2).all())
 
 
-@pytest.mark.parametrize("dtype", SIXTEEN)
-def test_a_stale_correction_pulls_a_changed_weight_by_half_a_unit_at_most(
-    dtype: torch.dtype,
-) -> None:
-    param = parameter(16, 64, dtype=dtype)
-    optimizer = flash.FlashSGD([param], lr=1e-3)
-    train([param], optimizer, range(20))
-    with torch.no_grad():
-        param.copy_(torch.randn(16, 64))
-    unit = {torch.bfloat16: 2.0**-7, torch.float16: 2.0**-10}[dtype]
-    pulled = (master(param, optimizer) - param.detach().float()).abs()
-    assert bool((pulled <= unit / 2 * param.detach().float().abs() + 2.0**-25).all())
-
-
 def test_conversion_helpers_keep_shape_and_refuse_what_does_not_fit() -> None:
     fp32 = torch.randn(4, 6).t()
     narrow = fp32.bfloat16()
@@ -144,13 +130,13 @@ def test_conversion_helpers_keep_shape_and_refuse_what_does_not_fit() -> None:
         flash.reconstruct_fp32_param(narrow, correction), fp32, rtol=1e-6, atol=0
     )
     assert same_bits(flash.reconstruct_fp32_param(narrow, None), narrow.float())
-    with pytest.raises(TypeError, match=r"must be bfloat16 or float16, not torch.float32"):
+    with pytest.raises(ValueError, match=r"must be bfloat16 or float16, not torch.float32"):
         flash.reconstruct_fp32_param(fp32, correction)
-    with pytest.raises(TypeError, match=r"error_bits must be int8 or int16, not torch.int32"):
+    with pytest.raises(ValueError, match=r"error_bits must be int8 or int16, not torch.int32"):
         flash.reconstruct_fp32_param(narrow, correction.int())
     with pytest.raises(ValueError, match=r"\[4, 6\] and the parameter \[6, 4\]"):
         flash.reconstruct_fp32_param(narrow, correction.t())
-    with pytest.raises(TypeError, match=r"fp32_param must be float32, not torch.float64"):
+    with pytest.raises(ValueError, match=r"fp32_param must be float32, not torch.float64"):
         flash.compute_ecc_bits(fp32.double(), narrow)
     with pytest.raises(ValueError, match=r"\[4, 6\] and narrow_param \[6, 4\]"):
         flash.compute_ecc_bits(fp32.t(), narrow)
@@ -219,7 +205,7 @@ def test_fp32_state_dicts_go_round_to_the_bit() -> None:
     with torch.no_grad():
         for param in model.parameters():
             param.zero_()
-    optimizer.forget_corrections()
+    optimizer.resync_master_weights()
     assert bool((master(model[0].weight, optimizer) == 0).all())
     optimizer.set_fp32_model_state_dict(model, state_dict)
     assert same_bits(before[0], dict(model.state_dict()))
@@ -233,7 +219,7 @@ def test_fp32_state_dicts_that_do_not_fit_are_refused_and_write_nothing() -> Non
     zeros = {name: torch.zeros_like(value) for name, value in good.items()}
     for name, value, error, message in (
         ("2.weight", torch.zeros(8, 31), ValueError, r"'2.weight' is \[8, 31\]"),
-        ("2.weight", torch.zeros(8, 32).bfloat16(), TypeError, "'2.weight' is torch.bfloat16"),
+        ("2.weight", torch.zeros(8, 32).bfloat16(), ValueError, "'2.weight' is torch.bfloat16"),
         ("3.weight", torch.zeros(1), ValueError, "the model has no '3.weight'"),
     ):
         with pytest.raises(error, match=message):

@@ -27,6 +27,10 @@ def cast_model(
 ) -> None:
     """Casts a model's floating-point parameters and buffers in place.
 
+    Buffers are cast like parameters, tables of rotary embeddings too, which lose precision in 16
+    bits. To keep one in fp32, name its module in `full_precision_recast_layers`, or compute it
+    anew after the cast.
+
     Parameters stay the objects that they are, so an optimizer may already hold them, and tensors
     that share memory or an object (tied weights) go on doing so. Gradients are dropped.
 
@@ -92,7 +96,7 @@ def _tensors(module: nn.Module) -> Iterator[Tensor]:
 
 def _memory(tensor: Tensor) -> Hashable:
     """What two tensors have in common that are one in memory, whichever objects they are."""
-    if tensor.numel() == 0:
+    if tensor.numel() == 0 or tensor.is_meta:
         return id(tensor)
     return tensor.device, tensor.data_ptr(), tensor.shape, tensor.stride()
 

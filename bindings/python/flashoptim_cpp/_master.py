@@ -28,14 +28,13 @@ def reconstruct_fp32_param(param: Tensor, error_bits: Tensor | None) -> Tensor:
         fp32, of the parameter's shape and device.
 
     Raises:
-        TypeError: a dtype other than these.
-        ValueError: the shapes differ.
+        ValueError: a dtype other than these, or the shapes differ.
     """
     weight = _narrow(param)
     if error_bits is None:
         return weight.float()
     if error_bits.dtype not in _BITS:
-        raise TypeError(f"error_bits must be int8 or int16, not {error_bits.dtype}")
+        raise ValueError(f"error_bits must be int8 or int16, not {error_bits.dtype}")
     if error_bits.shape != weight.shape:
         raise ValueError(
             f"error_bits is {list(error_bits.shape)} and the parameter {list(weight.shape)}; "
@@ -57,12 +56,11 @@ def compute_ecc_bits(fp32_param: Tensor, narrow_param: Tensor, master_bytewidth:
         nearest one the correction goes as far as it can, half a unit in the last place.
 
     Raises:
-        TypeError: other dtypes.
-        ValueError: the shapes differ, or another width.
+        ValueError: other dtypes or another width, or the shapes differ.
     """
     narrow = _narrow(narrow_param)
     if fp32_param.dtype != torch.float32:
-        raise TypeError(f"fp32_param must be float32, not {fp32_param.dtype}")
+        raise ValueError(f"fp32_param must be float32, not {fp32_param.dtype}")
     if fp32_param.shape != narrow.shape:
         raise ValueError(
             f"fp32_param is {list(fp32_param.shape)} and narrow_param {list(narrow.shape)}; "
@@ -108,8 +106,8 @@ def load_fp32_state_dict(
         states: optimizer states by parameter; their corrections are overwritten.
 
     Raises:
-        ValueError: an unknown name, or another shape; nothing was written.
-        TypeError: a floating-point tensor is not fp32; nothing was written.
+        ValueError: an unknown name, another shape, or a floating-point tensor that is not fp32;
+            nothing was written.
     """
     targets = _unwrapped(model).state_dict(keep_vars=True)
     for name, value in saved.items():
@@ -121,7 +119,7 @@ def load_fp32_state_dict(
                 "pass the state dict of this model"
             )
         if targets[name].is_floating_point() and value.dtype != torch.float32:
-            raise TypeError(f"'{name}' is {value.dtype}, not float32; convert it with .float()")
+            raise ValueError(f"'{name}' is {value.dtype}, not float32; convert it with .float()")
     with torch.no_grad():
         for name, value in saved.items():
             target = targets[name]
@@ -173,7 +171,7 @@ def split(master: Tensor, dtype: torch.dtype, bits: int) -> tuple[Tensor, Tensor
 
 def _narrow(param: Tensor) -> Tensor:
     if param.dtype not in _LARGEST_WIDE:
-        raise TypeError(
+        raise ValueError(
             f"the parameter must be bfloat16 or float16, not {param.dtype}; wider ones have no "
             "correction"
         )

@@ -13,6 +13,7 @@ from torch._compile import _disable_dynamo
 
 from . import _C
 from ._conform import conform, decompress
+from ._export import torch_state_dict
 from ._master import fp32_state_dict, load_fp32_state_dict
 from ._memory import MemoryReport, measure
 from ._numerics import check_steps
@@ -228,14 +229,16 @@ class FlashOptimizer(torch.optim.Optimizer):
             fp32_state_dict: fp32 tensors by name, all or some of the model's.
 
         Raises:
-            ValueError, TypeError: an unknown name, another shape or dtype; nothing was written.
+            ValueError: an unknown name, another shape or dtype; nothing was written.
         """
         load_fp32_state_dict(model, fp32_state_dict, self.state)
 
-    def forget_corrections(self) -> None:
+    def resync_master_weights(self) -> None:
         """Makes the master weights equal to the parameters, after these were changed elsewhere.
 
-        Without it a stale correction pulls a weight by at most half a unit in its last place.
+        For instance after ``model.load_state_dict`` without the optimizer's, or ``p.data.copy_``.
+        Without it the next step starts from a master weight within half a unit in the last place
+        of the new weight (docs/format.md, section 4.5). Moments and step counts stay.
         """
         for state in self.state.values():
             if CORRECTION in state:
@@ -305,20 +308,39 @@ class FlashOptimizer(torch.optim.Optimizer):
         Every group says the format's version under ``flashoptim_format``: groups are what
         ``torch.save``, hooks and distributed checkpoints carry along unchanged. Tensors are those
         of the optimizer, not copies, as in torch. Groups with ``compress_state_dict=False`` have
-        their moments decoded to fp32; hooks see the codes.
+        their moments decoded to fp32; hooks see what is returned.
         """
         self._conform()
-        state_dict = super().state_dict()
-        for group, saved_group in zip(self.param_groups, state_dict["param_groups"], strict=True):
-            if group["compress_state_dict"]:
-                continue
-            for param, index in zip(group["params"], saved_group["params"], strict=True):
-                if state := self.state.get(param):
-                    state_dict["state"][index] = decompress(state, self._codecs[param])
-        return state_dict
+        if all(group["compress_state_dict"] for group in self.param_groups):
+            return super().state_dict()
+        # As the first of the hooks, so that those of others see the decoded moments.
+        decompressing = self.register_state_dict_post_hook(_decompress, prepend=True)
+        try:
+            return super().state_dict()
+        finally:
+            decompressing.remove()
+
+    def torch_state_dict(self) -> dict[str, Any]:
+        """The optimizer's state for the torch optimizer of the same name, to go on there.
+
+        For ``torch.optim.Adam``, ``AdamW`` and ``SGD``; that of FlashLion is for
+        ``lion_pytorch.Lion``. Moments are decoded to fp32 copies, groups have torch's options only.
+        Corrections are not in it: they are in the weights of `get_fp32_model_state_dict`. Load
+        those first, into an fp32 model; torch keeps moments in the dtype of the parameters.
+
+        Raises:
+            ValueError: torch's optimizer has no such option, as for the decoupled weight decay of
+                FlashSGDW. The message names the group.
+        """
+        self._conform()
+        return torch_state_dict(self.param_groups, self.state, self._codecs, self._kind)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restores a state dict of this class, or of the torch optimizer whose place it takes.
+        """Restores a state dict of this class, or of an optimizer whose place it takes.
+
+        Which one made it is seen from what is in it: torch's, ``flashoptim`` 0.1.3 and 0.1.4,
+        bitsandbytes (8-bit blockwise or 32-bit), ``lion_pytorch`` (docs/migrating.md). To take
+        over master weights of ``flashoptim``, load the model's weights first.
 
         Hyper-parameters come from the state dict, as in torch. How the optimizer works stays as it
         is: ``quantize``, ``codec`` and ``master_weight_bits`` (the loaded state is converted),
@@ -377,3 +399,14 @@ class FlashOptimizer(torch.optim.Optimizer):
             if state := self.state.get(param):
                 state[STREAM_KEY] = host_number(STREAM_KEY, key)
         self._stream_keys = keys
+
+
+def _decompress(optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> None:
+    """A state dict post-hook: fp32 moments in groups with ``compress_state_dict=False``."""
+    assert isinstance(optimizer, FlashOptimizer)
+    for group, saved_group in zip(optimizer.param_groups, state_dict["param_groups"], strict=True):
+        if group["compress_state_dict"]:
+            continue
+        for param, index in zip(group["params"], saved_group["params"], strict=True):
+            if state := optimizer.state.get(param):
+                state_dict["state"][index] = decompress(state, optimizer._codecs[param])

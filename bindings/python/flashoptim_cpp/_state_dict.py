@@ -11,6 +11,7 @@ from torch import Tensor
 
 from . import _C
 from ._conform import check_scale, conform
+from ._foreign import recognise
 from ._options import CODECS, CORRECTION_BITS, WORKING_OPTIONS, Group, RuleKind, hyperparameters
 from ._state import (
     CODE_DTYPES,
@@ -70,16 +71,21 @@ def read_state_dict(
             f"the state dict has state of {sorted(unknown, key=str)}, which is in none of its "
             f"groups; {_INTACT}"
         )
+    ours = any(FORMAT in group for group in saved_groups)
+    foreign = None if ours else recognise(saved_groups, saved_states, kind)
     merged_groups = []
     states = {}
     for index, (group, saved_group) in enumerate(zip(groups, saved_groups, strict=True)):
         with naming(f"parameter group {index}"):
-            merged = merge_group(group, saved_group, kind)
+            read_group = foreign.read_group(saved_group, kind) if foreign else saved_group
+            merged = merge_group(group, read_group, kind)
         merged_groups.append(merged)
         pairs = zip(merged["params"], saved_group["params"], strict=True)
         for position, (param, saved_index) in enumerate(pairs):
             if saved := saved_states.get(saved_index):
                 with naming(parameter_name(groups, index, position)):
+                    if foreign:
+                        saved = foreign.read_state(saved, weight_of(param), saved_group, kind)
                     states[param] = read_state(saved, param, merged, saved_group, kind)
     return merged_groups, states
 
@@ -166,7 +172,8 @@ def _step(saved: State, kind: RuleKind) -> int:
         return _whole_number(STEP, saved[STEP])
     if kind.rule == _C.Rule.ADAM:
         raise ValueError(f"its saved state has no '{STEP}'; {_SAME_OPTIMIZER}")
-    return 1  # torch's SGD and others do not count; there has been a step, since there is state
+    # torch's SGD and others do not count. Where a moment is, there has been a step.
+    return int(any(name in saved for name in kind.all_moments))
 
 
 def _whole_number(name: str, value: Any) -> int:
