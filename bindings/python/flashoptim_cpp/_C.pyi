@@ -95,6 +95,9 @@ def cuda_available() -> bool:
 def cuda_status() -> str:
     """Why, or why not, in a sentence."""
 
+def load_cuda_kernels(rule: Rule, device_index: int) -> None:
+    """Loads the kernels of a rule on a GPU, which else the first step does."""
+
 class TensorBinding:
     """Addresses of one parameter and its state (plan.h)."""
 
