@@ -10,10 +10,10 @@ export JOBS
 PYTHON_IN_VENV := .venv/bin/python
 
 .PHONY: help setup build demo bench-cpu bench-cuda golden stubs test test-cpp test-python test-asan \
-	test-tsan test-cuda lint format clean distclean
+	test-tsan test-cuda test-multi-gpu lint format clean distclean
 
 help: ## This list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## Install system and Python packages for development (.venv)
 	@scripts/setup.sh dev
@@ -31,6 +31,10 @@ bench-cpu: build ## Time the CPU step beside torch's optimizers
 bench-cuda: export FLASHOPTIM_CUDA := ON
 bench-cuda: build ## Time the GPU step beside torch's and other optimizers
 	@$(PYTHON_IN_VENV) -m bench.cuda
+
+test-multi-gpu: export FLASHOPTIM_CUDA := ON
+test-multi-gpu: build ## DDP and FSDP2 over NCCL on two GPUs; tests/results/multi-gpu-GPU.json
+	@$(PYTHON_IN_VENV) tests/multi_gpu/run.py
 
 test: ## Everything: lint, C++ tests (plain and sanitized), Python tests
 	@scripts/test.sh lint cpp asan tsan python
