@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <stdexcept>
+#include <utility>
 #include <vector>
 
 #include "cuda/kernels.h"
@@ -106,18 +107,37 @@ struct Batch {
   }
 };
 
+// An array on the current device.
+template <class T>
+class DeviceArray {
+ public:
+  DeviceArray() = default;
+  DeviceArray(std::size_t size, const char* what) {
+    Check(cudaMalloc(&data_, size * sizeof(T)), what);
+  }
+  DeviceArray(DeviceArray&& other) noexcept : data_(std::exchange(other.data_, nullptr)) {}
+  DeviceArray& operator=(DeviceArray&& other) noexcept {
+    std::swap(data_, other.data_);
+    return *this;
+  }
+  DeviceArray(const DeviceArray&) = delete;
+  DeviceArray& operator=(const DeviceArray&) = delete;
+  ~DeviceArray() { cudaFree(data_); }
+
+  T* get() const { return data_; }
+
+ private:
+  T* data_ = nullptr;
+};
+
+// Memory is taken only for what is in use, since gradient release makes a stepper per parameter.
 class DeviceStepper : public Stepper {
  public:
-  DeviceStepper(int device, std::size_t tensors)
-      : device_(device), batches_(kForms), prepare_(std::make_unique<PrepareTable>()) {
+  DeviceStepper(int device, std::size_t device_scalars) : device_(device) {
+    if (device_scalars == 0) return;
     const DeviceGuard guard(device_);
-    Check(cudaMalloc(&flags_, kTableCapacity), "cannot allocate the flags of a check");
-    Check(cudaMalloc(&scalars_, std::max<std::size_t>(tensors, 1) * sizeof(DeviceScalars)),
-          "cannot allocate the scalars of a step");
-  }
-  ~DeviceStepper() override {
-    cudaFree(flags_);
-    cudaFree(scalars_);
+    scalars_ = {device_scalars, "cannot allocate the scalars of a step"};
+    prepare_ = std::make_unique<PrepareTable>();
   }
 
   void Step(Rule rule, std::span<const core::TensorTask> tasks,
@@ -126,7 +146,9 @@ class DeviceStepper : public Stepper {
     const DeviceGuard guard(device_);
     if (!sources.empty()) Prepare(rule, tasks, sources, scaling, stream);
     const bool device_scalars = !sources.empty();
-    for (Batch& batch : batches_) batch.Clear();
+    for (const std::unique_ptr<Batch>& batch : batches_) {
+      if (batch != nullptr) batch->Clear();  // of what a step that threw has left
+    }
     // The tensors of a plan share their rule but not always its kernels: amsgrad and momentum are
     // per parameter group.
     const core::KernelRule* kernel_rule = nullptr;
@@ -140,8 +162,9 @@ class DeviceStepper : public Stepper {
         LaunchAll(*kernel_rule, device_scalars, stream);
       }
       kernel_rule = &task.rule;
-      Batch& batch = batches_[FormOf(task, groups)];
-      if (batch.Full()) Launch(batch, *kernel_rule, device_scalars, stream);
+      const unsigned form = FormOf(task, groups);
+      Batch& batch = BatchOf(form);
+      if (batch.Full()) Launch(form, *kernel_rule, device_scalars, stream);
       batch.Add(task, groups, number);
     }
     if (kernel_rule != nullptr) LaunchAll(*kernel_rule, device_scalars, stream);
@@ -152,15 +175,18 @@ class DeviceStepper : public Stepper {
     const DeviceGuard guard(device_);
     const auto cuda_stream = static_cast<cudaStream_t>(stream);
     std::fill(flags.begin(), flags.end(), std::uint8_t{0});
-    Batch& batch = batches_.front();
+    if (flags_.get() == nullptr) {
+      flags_ = {kTableCapacity, "cannot allocate the flags of a check"};
+    }
+    Batch& batch = BatchOf(0);
     std::vector<std::size_t> members;
     const auto flush = [&] {
       std::array<std::uint8_t, kTableCapacity> marks{};
-      Check(cudaMemsetAsync(flags_, 0, kTableCapacity, cuda_stream), "cannot clear flags");
+      Check(cudaMemsetAsync(flags_.get(), 0, kTableCapacity, cuda_stream), "cannot clear flags");
       batch.Finish();
-      FindNonfiniteKernel(batch.table, batch.blocks, flags_, stream);
+      FindNonfiniteKernel(batch.table, batch.blocks, flags_.get(), stream);
       Check(cudaGetLastError(), "cannot launch the non-finite check");
-      Check(cudaMemcpyAsync(marks.data(), flags_, kTableCapacity, cudaMemcpyDeviceToHost,
+      Check(cudaMemcpyAsync(marks.data(), flags_.get(), kTableCapacity, cudaMemcpyDeviceToHost,
                             cuda_stream),
             "cannot read flags");
       Check(cudaStreamSynchronize(cuda_stream), "the non-finite check failed");
@@ -187,7 +213,7 @@ class DeviceStepper : public Stepper {
                void* stream) {
     prepare_->rule = rule;
     prepare_->scaling = scaling;
-    DeviceScalars* next = scalars_;
+    DeviceScalars* next = scalars_.get();
     const auto flush = [&] {
       prepare_->result = next;
       PrepareScalars(*prepare_, stream);
@@ -204,32 +230,44 @@ class DeviceStepper : public Stepper {
     if (prepare_->count != 0) flush();
   }
 
+  // The batch of a form, empty between steps.
+  Batch& BatchOf(unsigned form) {
+    std::unique_ptr<Batch>& batch = batches_[form];
+    if (batch == nullptr) {
+      batch = std::make_unique<Batch>();
+      batch->Clear();
+    }
+    return *batch;
+  }
+
   void LaunchAll(core::KernelRule rule, bool device_scalars, void* stream) {
-    for (Batch& batch : batches_) {
-      if (batch.table.count != 0) Launch(batch, rule, device_scalars, stream);
+    for (unsigned form = 0; form < kForms; ++form) {
+      if (batches_[form] != nullptr && batches_[form]->table.count != 0) {
+        Launch(form, rule, device_scalars, stream);
+      }
     }
   }
 
-  void Launch(Batch& batch, core::KernelRule rule, bool device_scalars, void* stream) {
-    const auto form = static_cast<std::size_t>(&batch - batches_.data());
+  void Launch(unsigned form, core::KernelRule rule, bool device_scalars, void* stream) {
+    Batch& batch = *batches_[form];
     const KernelSet& kernels = KernelsOf(rule);
     const Kernel kernel =
         device_scalars ? kernels.device_scalars[form] : kernels.host_scalars[form];
     batch.Finish();
-    batch.table.device_scalars = scalars_;
+    batch.table.device_scalars = scalars_.get();
     void* arguments[] = {&batch.table};
-    Check(cudaLaunchKernel(reinterpret_cast<const void*>(kernel), dim3(batch.blocks),
-                           dim3(LaunchPolicy::kThreads), arguments, 0,
-                           static_cast<cudaStream_t>(stream)),
-          "cannot launch a step");
+    const cudaError_t error = cudaLaunchKernel(reinterpret_cast<const void*>(kernel),
+                                               dim3(batch.blocks), dim3(LaunchPolicy::kThreads),
+                                               arguments, 0, static_cast<cudaStream_t>(stream));
     batch.Clear();
+    Check(error, "cannot launch a step");
   }
 
   int device_;
-  std::vector<Batch> batches_;             // by form
-  std::unique_ptr<PrepareTable> prepare_;  // too large for a stack
-  std::uint8_t* flags_ = nullptr;
-  DeviceScalars* scalars_ = nullptr;  // in the order of the tensors
+  std::array<std::unique_ptr<Batch>, kForms> batches_;  // made at a form's first tensor
+  std::unique_ptr<PrepareTable> prepare_;               // too large for a stack
+  DeviceArray<std::uint8_t> flags_;                     // made at the first check
+  DeviceArray<DeviceScalars> scalars_;                  // in the order of the tensors
 };
 
 std::string FindStatus(bool* available) {
@@ -292,8 +330,8 @@ void LoadKernels(int device, Rule rule) {
   }
 }
 
-std::unique_ptr<Stepper> MakeStepper(int device, std::size_t tensors) {
-  return std::make_unique<DeviceStepper>(device, tensors);
+std::unique_ptr<Stepper> MakeStepper(int device, std::size_t device_scalars) {
+  return std::make_unique<DeviceStepper>(device, device_scalars);
 }
 
 }  // namespace flashoptim::cuda

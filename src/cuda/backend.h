@@ -21,7 +21,8 @@ std::string Status();
 /// Loads the kernels of a rule on a device. Without it CUDA does so at their first launch.
 void LoadKernels(int device, Rule rule);
 
-/// Steps tensors of one GPU. Everything that it needs is allocated when it is made.
+/// Steps tensors of one GPU. What it needs on the GPU is allocated when it is made, but for the
+/// flags of FindNonfinite.
 class Stepper {
  public:
   Stepper() = default;
@@ -43,9 +44,9 @@ class Stepper {
                              std::span<std::uint8_t> flags) = 0;
 };
 
-/// A stepper for at most `tensors` tensors on a device. Throws std::runtime_error where there is
-/// none.
-std::unique_ptr<Stepper> MakeStepper(int device, std::size_t tensors);
+/// A stepper for tensors on a device, of which at most `device_scalars` are stepped with sources.
+/// Throws std::runtime_error where there is none.
+std::unique_ptr<Stepper> MakeStepper(int device, std::size_t device_scalars);
 
 }  // namespace flashoptim::cuda
 

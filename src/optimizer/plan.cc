@@ -55,7 +55,7 @@ struct Part {
     if (device_type == DeviceType::kCpu) {
       chunks = cpu::MakeChunks(tasks);
     } else {
-      stepper = cuda::MakeStepper(device_index, tasks.size());
+      stepper = cuda::MakeStepper(device_index, sources.size());
     }
   }
 
