@@ -17,6 +17,7 @@ from ._state import (
     CORRECTION,
     HOST_DTYPES,
     MOMENTS,
+    SCALES,
     STEP,
     Layout,
     State,
@@ -74,8 +75,10 @@ def conform(state: State, weight: Tensor, layout: Layout, codec: _C.Codec) -> St
     for name, value in result.items():
         if value is state.get(name) and _is_placed(placed[name], layout):
             result[name] = placed[name]
-        elif isinstance(value, Tensor):
+        elif isinstance(value, Tensor) and _belongs(name, value, weight, layout):
             result[name] = layout.place(name, value)
+        else:
+            result[name] = placed[name]
     unchanged = result.keys() == placed.keys() and all(result[k] is placed[k] for k in result)
     return placed if unchanged else result
 
@@ -108,6 +111,14 @@ def decompress(state: State, codec: _C.Codec) -> State:
 
 def _local(value: Any) -> Any:
     return local_of(value) if isinstance(value, Tensor) else value
+
+
+def _belongs(name: str, value: Tensor, weight: Tensor, layout: Layout) -> bool:
+    """Whether a tensor of a state has the shape that one of this name has."""
+    if name in HOST_DTYPES:
+        return True
+    rows, _, groups = layout.geometry
+    return value.shape == (weight.shape if name not in SCALES else (rows, groups))
 
 
 def _is_placed(value: Any, layout: Layout) -> bool:

@@ -40,7 +40,13 @@ def local_of(tensor: Tensor) -> Tensor:
 
 def whole_of(tensor: Tensor) -> Tensor:
     """All elements of a tensor. For a DTensor its processes have to communicate."""
-    return tensor.full_tensor() if is_dtensor(tensor) else tensor
+    if not is_dtensor(tensor):
+        return tensor
+    if tensor.dtype != torch.int16:
+        return tensor.full_tensor()
+    # Neither NCCL nor gloo knows 16-bit integers; to be copied they may as well be floats.
+    halves = like(tensor, local_of(tensor).view(torch.float16))
+    return whole_of(halves).view(torch.int16)
 
 
 def part_of(value: Tensor, mesh: DeviceMesh, placements: Sequence[Placement]) -> Tensor:
@@ -150,7 +156,7 @@ def sharding_of(param: Tensor, local: Tensor) -> Sharding | None:
         start, count = _range(size, dim, mesh, placements)
         starts.append(start)
         sizes.append(count)
-    if tuple(sizes) != tuple(local.shape):
+    if tuple(sizes) != tuple(local.shape) and (local.numel() or math.prod(sizes)):
         raise ValueError(
             f"this rank holds {list(local.shape)} of {list(shape)}, and {sizes} is what "
             f"{placements} gives it; distribute it with torch.distributed.tensor.distribute_tensor"

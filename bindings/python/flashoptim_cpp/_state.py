@@ -67,7 +67,7 @@ def scale_of(moment: str) -> str:
     return f"{moment}_scale"
 
 
-_SCALES: Final = frozenset(map(scale_of, MOMENTS))
+SCALES: Final = frozenset(map(scale_of, MOMENTS))
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Layout:
         """A state tensor from this process's elements: cut as the weight."""
         if self.sharding is None or name in HOST_DTYPES:
             return local
-        if name in _SCALES:
+        if name in SCALES:
             return self.sharding.scale_like(local)
         return self.sharding.weight_like(local)
 
@@ -284,7 +284,7 @@ def _check_placement(state: State, name: str, layout: Layout) -> None:
     if sharding is None:
         placed, wanted = not is_dtensor(value), "a plain tensor"
     else:
-        placements = sharding.scale_placements if name in _SCALES else sharding.placements
+        placements = sharding.scale_placements if name in SCALES else sharding.placements
         placed = sharding.holds(value, placements)
         wanted = f"a DTensor with the placements {placements} on {sharding.mesh}"
     if not placed:

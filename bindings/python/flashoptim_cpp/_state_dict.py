@@ -21,6 +21,7 @@ from ._state import (
     CORRECTION,
     CORRECTION_DTYPES,
     MOMENTS,
+    SCALES,
     STEP,
     STREAM_KEY,
     Layout,
@@ -222,8 +223,7 @@ class _Target(NamedTuple):
         sharding = self.layout.sharding
         if sharding is None:
             return whole_of(value)
-        scale = name not in (CORRECTION, *MOMENTS)
-        placements = sharding.scale_placements if scale else sharding.placements
+        placements = sharding.scale_placements if name in SCALES else sharding.placements
         return part_of(value, sharding.mesh, placements)
 
     def copied(self, name: str, saved: Any, tensor: Tensor, dtype: torch.dtype) -> Tensor:
