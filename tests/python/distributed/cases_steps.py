@@ -49,14 +49,14 @@ def compare(model: nn.Module, twin: nn.Module, rule: str, storage: str) -> None:
 def every_rule_and_storage(_: Path) -> None:
     compare(shard(tensors([LONG_VECTOR])), tensors([LONG_VECTOR]), "adamw", "stochastic-16")
     for rule in RULES:
-        for storage in STORAGES:
+        for storage in STORAGES if dist.get_world_size() == 2 else ("default", "stochastic-16"):
             shapes = BEGIN_AT_GROUPS if "stochastic" in storage else SHAPES
             compare(shard(tensors(shapes)), tensors(shapes), rule, storage)
 
 
 @case(2, 3)
 def a_number_of_rows_below_that_of_ranks(_: Path) -> None:
-    shapes = [(1, 64), (1, 4, 32), (1, 5), (1,), (0, 64), (4, 0)]
+    shapes = [(1, 64), (1, 4, 32), (1, 5), (1,), (0, 64)]
     for rule in ("adamw", "lion"):
         compare(shard(tensors(shapes)), tensors(shapes), rule, "default")
 

@@ -15,11 +15,8 @@ import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
-from functools import cache
 from pathlib import Path
-from typing import Any
 
-import pytest
 import torch
 import torch.distributed as dist
 
@@ -45,40 +42,26 @@ def names_of(module: str, world: int) -> list[str]:
     return [name for name, value in members if world in getattr(value, "worlds", ())]
 
 
-def parameters(module: str) -> list[Any]:
-    """All cases of a module for `pytest.mark.parametrize`; those of one group run together."""
+def worlds_of(module: str) -> list[int]:
+    """The numbers of ranks that cases of a module ask for."""
     members = vars(importlib.import_module(module)).values()
-    worlds = sorted({world for value in members for world in getattr(value, "worlds", ())})
-    return [
-        pytest.param(world, name, marks=pytest.mark.xdist_group(f"{module} on {world}"))
-        for world in worlds
-        for name in names_of(module, world)
-    ]
+    return sorted({world for value in members for world in getattr(value, "worlds", ())})
 
 
-def check(module: str, world: int, name: str) -> None:
-    """Fails with the messages of the ranks on which a case has failed."""
-    errors = _run_all(module, world)[name]
-    assert not errors, "\n".join(errors)
-
-
-@cache
-def _run_all(module: str, world: int) -> dict[str, list[str]]:
+def check(module: str, world: int) -> None:
+    """Runs all cases of a module for a number of ranks; fails with the messages of those that fail."""
     with tempfile.TemporaryDirectory() as directory:
-        return run(module, world, names_of(module, world), Path(directory))
+        run(module, world, names_of(module, world), Path(directory))
 
 
-def run(module: str, world: int, names: Sequence[str], directory: Path) -> dict[str, list[str]]:
-    """Runs cases in new processes.
+def run(module: str, world: int, names: Sequence[str], directory: Path) -> None:
+    """Runs cases in new processes, and fails with the messages of the ranks on which one failed.
 
     Args:
         module: of the cases.
         world: number of processes.
         names: of the cases, which run in this order.
         directory: that the ranks, and several runs, share.
-
-    Returns:
-        The errors of every case, one for each rank that had one.
     """
     with tempfile.TemporaryDirectory() as private:
         environment = {
@@ -107,7 +90,8 @@ def run(module: str, world: int, names: Sequence[str], directory: Path) -> dict[
             for process in processes:
                 process.kill()
                 process.wait()
-        return {name: list(_errors(Path(private), name, world)) for name in names}
+        errors = [error for name in names for error in _errors(Path(private), name, world)]
+    assert not errors, "\n".join(errors)
 
 
 def _errors(private: Path, name: str, world: int) -> Iterator[str]:
@@ -115,9 +99,9 @@ def _errors(private: Path, name: str, world: int) -> Iterator[str]:
         report = private / f"{name}-{rank}.json"
         if not report.exists():
             output = (private / f"output-{rank}").read_text()[-3000:]
-            yield f"rank {rank} of {world} did not get to the end of it; its output:\n{output}"
+            yield f"{name}: rank {rank} of {world} did not get to the end; its output:\n{output}"
         elif error := json.loads(report.read_text()):
-            yield f"rank {rank} of {world}:\n{error}"
+            yield f"{name}: rank {rank} of {world}:\n{error}"
 
 
 def _work(

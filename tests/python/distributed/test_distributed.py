@@ -6,6 +6,6 @@ import pytest
 import ranks
 
 
-@pytest.mark.parametrize(("world", "name"), ranks.parameters("cases_steps"))
-def test_steps(world: int, name: str) -> None:
-    ranks.check("cases_steps", world, name)
+@pytest.mark.parametrize("world", ranks.worlds_of("cases_steps"))
+def test_steps(world: int) -> None:
+    ranks.check("cases_steps", world)
