@@ -49,7 +49,7 @@ def worlds_of(module: str) -> list[int]:
 
 
 def check(module: str, world: int) -> None:
-    """Runs all cases of a module for a number of ranks; fails with the messages of those that fail."""
+    """Runs all cases of a module for a number of ranks; fails with what those that fail say."""
     with tempfile.TemporaryDirectory() as directory:
         run(module, world, names_of(module, world), Path(directory))
 
