@@ -15,7 +15,7 @@ FORMAT: Final = "flashoptim_format"
 
 # Wrappers and hooks of torch's between a step and who called it.
 _FRAMES_ABOVE_STEP: Final = 16
-_FORM: Final = {"quantize", "codec"}
+_FORM: Final = {"quantize", "codec", "master_weight_bits"}
 
 
 def called_to_make_state() -> bool:
@@ -53,13 +53,13 @@ def check_form(
     Raises:
         ValueError: a correction has another width, or codes have no scales.
     """
-    if FORMAT not in saved_group:
+    if FORMAT not in saved_group or not saved_group.keys() >= _FORM:
         return
     remedy = (
         "make the optimizer with the quantize, codec and master_weight_bits that it was saved "
         "with, and change these after loading"
     )
-    master_weight_bits = saved_group.get("master_weight_bits")
+    master_weight_bits = saved_group["master_weight_bits"]
     wanted = CORRECTION_DTYPES.get(CORRECTION_BITS.get(master_weight_bits, 0))
     correction = saved.get(CORRECTION)
     found = correction.dtype if isinstance(correction, Tensor) else None
@@ -68,12 +68,14 @@ def check_form(
             f"'{CORRECTION}' in its saved state is {found}, and its group says "
             f"master_weight_bits={master_weight_bits}; {remedy}"
         )
-    if not saved_group.get("compress_state_dict") or not saved_group.keys() >= _FORM:
+    if not saved_group.get("compress_state_dict"):
         return
     if codec_of(weight, layout.sharding, saved_group) == _C.Codec.NONE:
         return
     for name in kind.all_moments:
-        if name in saved and scale_of(name) not in saved:
+        values = saved.get(name)
+        floats = isinstance(values, Tensor) and values.is_floating_point()
+        if floats and scale_of(name) not in saved:
             raise ValueError(
                 f"its group says quantize=True, and its saved state has '{name}' without "
                 f"'{scale_of(name)}'; {remedy}"

@@ -27,3 +27,7 @@ def test_checkpoints_on_another_number_of_ranks(tmp_path: Path) -> None:
         (3, ["load_from_others"]),
     ):
         ranks.run("cases_checkpoint", world, names, tmp_path)
+
+
+def test_snippets_of_the_documentation() -> None:
+    ranks.check("cases_docs", 2)
