@@ -9,11 +9,11 @@ export JOBS
 
 PYTHON_IN_VENV := .venv/bin/python
 
-.PHONY: help setup build demo bench-cpu bench-cuda golden stubs test test-cpp test-python test-asan \
-	test-tsan test-cuda test-multi-gpu lint format clean distclean
+.PHONY: help setup build demo bench-cpu bench-cuda golden stubs test test-cpp test-python \
+	test-distributed test-asan test-tsan test-cuda test-multi-gpu lint format clean distclean
 
 help: ## This list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## Install system and Python packages for development (.venv)
 	@scripts/setup.sh dev
@@ -44,6 +44,10 @@ test-cpp: ## C++ tests
 
 test-python: ## Python tests
 	@scripts/test.sh python
+
+test-distributed: build ## Python tests on several processes, which test-python runs too
+	@scripts/setup.sh dev
+	@$(PYTHON_IN_VENV) -m pytest tests/python/distributed -n $(JOBS)
 
 test-asan: ## C++ tests under the address and undefined-behaviour sanitizers
 	@scripts/test.sh asan

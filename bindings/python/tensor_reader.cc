@@ -1,5 +1,6 @@
 #include "tensor_reader.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 
@@ -39,6 +40,25 @@ std::uintptr_t AddressOf(const DlTensor& tensor) {
   return reinterpret_cast<std::uintptr_t>(tensor.data) + tensor.byte_offset;
 }
 
+bool IsEmpty(const DlTensor& tensor) {
+  return std::any_of(tensor.shape, tensor.shape + tensor.ndim,
+                     [](std::int64_t size) { return size == 0; });
+}
+
+// A DTensor has no memory of its own: this attribute is the tensor of this rank's elements, and
+// that one says how the whole is cut.
+constexpr const char* kLocal = "_local_tensor";
+constexpr const char* kSpec = "_spec";
+
+// Whether two DTensors are the same part of the whole. Locals of one shape may be different shards,
+// or summands of one.
+bool AreCutAlike(const nb::handle& a, const nb::handle& b) {
+  const nb::object one = a.attr(kSpec);
+  const nb::object other = b.attr(kSpec);
+  return one.is(other) || (one.attr("placements").equal(other.attr("placements")) &&
+                           one.attr("mesh").equal(other.attr("mesh")));
+}
+
 bool LieAlike(const DlTensor& a, const DlTensor& b) {
   if (a.device.device_type != b.device.device_type || a.device.device_id != b.device.device_id ||
       a.ndim != b.ndim) {
@@ -65,21 +85,27 @@ TensorReader::TensorReader(const nb::handle& tensor_type) : tensor_type_(nb::bor
   read_ = table->tensor_from_object;
 }
 
-DlTensor TensorReader::Read(const nb::handle& tensor) const {
-  DlTensor view{};
-  if (read_(tensor.ptr(), &view) != 0) throw nb::python_error();
-  return view;
-}
-
 bool TensorReader::IsTensor(const nb::handle& value) const {
   return PyObject_TypeCheck(value.ptr(), reinterpret_cast<PyTypeObject*>(tensor_type_.ptr())) != 0;
 }
 
 std::uintptr_t TensorReader::Address(const nb::handle& tensor) const {
-  DlTensor view{};
-  if (read_(tensor.ptr(), &view) == 0) return AddressOf(view);
-  PyErr_Clear();  // on the meta device, say
-  return 0;
+  View view;
+  return Read(tensor, view) ? AddressOf(view.tensor) : 0;
+}
+
+bool TensorReader::ReadMemory(const nb::handle& tensor, DlTensor& view) const {
+  if (read_(tensor.ptr(), &view) == 0) return AddressOf(view) != 0 || IsEmpty(view);
+  PyErr_Clear();  // sparse, or on the meta device, say; the caller finds the words
+  return false;
+}
+
+bool TensorReader::Read(const nb::handle& tensor, View& view) const {
+  view.is_local = false;
+  if (ReadMemory(tensor, view.tensor)) return true;
+  const nb::object local = nb::getattr(tensor, kLocal, nb::none());
+  view.is_local = true;
+  return !local.is_none() && ReadMemory(local, view.tensor);
 }
 
 // Dictionaries are walked rather than asked: a tensor's hash is a Python function. All tensors
@@ -127,15 +153,15 @@ nb::list TensorReader::ReadGradients(Plan& plan, const nb::list& parameters,
       continue;
     }
     stepped.append(parameter);
-    DlTensor view{};
-    const bool readable = read_(gradient.ptr(), &view) == 0;
-    if (!readable) PyErr_Clear();  // sparse, say; the caller finds the words
-    const auto dtype = readable ? DTypeOf(view) : std::nullopt;
-    if (!dtype || !LieAlike(view, Read(parameter))) {
+    View view;
+    View own;
+    const auto dtype = Read(gradient, view) ? DTypeOf(view.tensor) : std::nullopt;
+    if (!dtype || !Read(parameter, own) || !LieAlike(view.tensor, own.tensor) ||
+        view.is_local != own.is_local || (own.is_local && !AreCutAlike(gradient, parameter))) {
       others.append(i);
       continue;
     }
-    const std::uintptr_t address = AddressOf(view);
+    const std::uintptr_t address = AddressOf(view.tensor);
     // NOLINTNEXTLINE(performance-no-int-to-ptr): torch's pointer with its offset
     const auto* data = reinterpret_cast<const void*>(address == 0 ? kEmptyGradient : address);
     plan.SetGradient(i, {data, *dtype});

@@ -20,16 +20,12 @@ struct TensorSnapshot {
   std::vector<std::uintptr_t> addresses;
 };
 
-/// Reads tensors of one type.
+/// Reads tensors of one type, and DTensors: of these the elements that this rank holds.
 class TensorReader {
  public:
   /// `tensor_type` is torch.Tensor. Throws nb::type_error if it does not offer the exchange
   /// functions.
   explicit TensorReader(const nanobind::handle& tensor_type);
-
-  /// Fills in a view of the tensor, which the object keeps alive. Throws what torch raises, for
-  /// instance for a sparse tensor.
-  nanobind::dlpack::dltensor Read(const nanobind::handle& tensor) const;
 
   /// Snapshot of parameters and of all tensors in an optimizer's state, in the order of its
   /// dictionaries.
@@ -46,6 +42,15 @@ class TensorReader {
                                nanobind::list& stepped) const;
 
  private:
+  struct View {
+    nanobind::dlpack::dltensor tensor{};
+    bool is_local = false;  // the elements of a DTensor that this rank holds
+  };
+
+  // Fills in a view of a tensor, which the object keeps alive; false if it has no memory to read.
+  bool Read(const nanobind::handle& tensor, View& view) const;
+  bool ReadMemory(const nanobind::handle& tensor, nanobind::dlpack::dltensor& view) const;
+
   bool IsTensor(const nanobind::handle& value) const;
   // 0 for a tensor that cannot be read.
   std::uintptr_t Address(const nanobind::handle& tensor) const;

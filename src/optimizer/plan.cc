@@ -28,7 +28,7 @@ core::TensorTask MakeTask(Rule rule, const TensorBinding& binding) {
   task.maximum_scale = binding.maximum_scale;
   task.rows = binding.row_length == 0 ? 0 : binding.rows;
   task.row_length = binding.row_length;
-  task.first_group = binding.first_row * core::GroupsPerRow(binding.row_length);
+  task.first_group = binding.first_group;
   task.weight_dtype = binding.weight_dtype;
   task.correction_bits = static_cast<std::uint8_t>(binding.correction_bits);
   task.codec = binding.codec;

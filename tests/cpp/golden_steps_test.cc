@@ -6,6 +6,7 @@
 #include <cstring>
 #include <string>
 
+#include "core/tensor_task.h"
 #include "flashoptim/plan.h"
 #include "flashoptim/runtime.h"
 #include "golden.h"
@@ -107,7 +108,8 @@ void Follow(const json& record) {
   ASSERT_NO_FATAL_FAILURE(ExpectState(tensor, fresh));
 
   TensorBinding binding = tensor.Binding();
-  binding.first_row = record.at("first_row").get<std::uint64_t>();
+  binding.first_group =
+      record.at("first_row").get<std::uint64_t>() * core::GroupsPerRow(binding.row_length);
   binding.stream_key = Number(record.at("key"));
   Plan plan(step_case.rule.rule, {binding}, 1);
   plan.SetHyperparameters(0, step_case.rule.hyper);

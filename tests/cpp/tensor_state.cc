@@ -212,7 +212,7 @@ TensorBinding TensorState::Shard(std::uint64_t first_row, std::uint64_t rows, fl
   advance(binding.second_moment_scale, kSecondScale, groups);
   advance(binding.maximum_scale, kMaximumScale, groups);
   binding.rows = rows;
-  binding.first_row = first_row;
+  binding.first_group = first_row * groups;
   binding.step = step;
   return binding;
 }

@@ -116,7 +116,7 @@ def step_again(
             setattr(binding, f"{attribute}_scale", content[f"{name}_scale"].data_ptr())
     binding.row_length = min(GROUP, weight.numel())
     binding.rows = weight.numel() // binding.row_length
-    binding.first_row = piece.window.first
+    binding.first_group = piece.window.first
     binding.step = step.data_ptr()
     binding.stream_key = stream_key
     plan = _C.Plan(rule, [binding], 1)

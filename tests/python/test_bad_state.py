@@ -96,6 +96,7 @@ BAD: dict[str, tuple[Change, str]] = {
     "correction as bf16 of 16 bits": (
         lambda saved: [
             put("weight_correction", lambda t: t.bfloat16())(saved),
+            saved["state"][0].pop("weight_correction"),
             in_group(master_weight_bits=32)(saved),
         ],
         PARAMETER + "'weight_correction' .*torch.bfloat16 instead of torch.int16",
@@ -109,10 +110,19 @@ BAD: dict[str, tuple[Change, str]] = {
     ),
     "codes of nobody knows which codec": (without("codec"), PARAMETER + r".*'codec'"),
     "codes without a version": (without("flashoptim_format"), "does not say 'flashoptim_format'"),
+    "correction of another width": (
+        in_group(master_weight_bits=32),
+        r"parameter 0 of group 0 \(first\): .*torch.int8.*master_weight_bits=32; make",
+    ),
+    "codes as floats without scales": (
+        lambda saved: [put("exp_avg", lambda t: t.float())(saved), drop("exp_avg_scale")(saved)],
+        PARAMETER + "its group says quantize=True.*'exp_avg' without 'exp_avg_scale'",
+    ),
     "negative second moment": (
         lambda saved: [
             put("exp_avg_sq", lambda t: -t.float())(saved),
             drop("exp_avg_sq_scale")(saved),
+            in_group(compress_state_dict=False)(saved),
         ],
         PARAMETER + "'exp_avg_sq' .*negative",
     ),

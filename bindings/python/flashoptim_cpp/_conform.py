@@ -8,18 +8,20 @@ import torch
 from torch import Tensor
 
 from . import _C
+from ._geometry import Geometry, geometry_of
 from ._moments import decode_moment, encode_moment
 from ._options import HOST
+from ._sharding import is_dtensor, like, local_of
 from ._state import (
     CODE_DTYPES,
     CORRECTION,
     HOST_DTYPES,
     MOMENTS,
+    SCALES,
     STEP,
     Layout,
     State,
     allocate,
-    geometry_of,
     same_memory_order,
     scale_of,
     stored_correction,
@@ -32,14 +34,14 @@ _FINER_BITS: Final = {torch.bfloat16: 8, torch.float16: 5}
 
 
 def conform(state: State, weight: Tensor, layout: Layout, codec: _C.Codec) -> State:
-    """The state kept as a layout says.
+    """The state kept as a layout says, and cut as the layout's parameter if that is a DTensor.
 
     Moments that it lacks start fresh; what is kept in another form, memory order or place is
     converted; moments that the layout does not use stay as they are. What does not belong to the
     weight at all is left for `check_state` to find.
 
     Args:
-        state: a parameter's state; not changed.
+        state: a parameter's state; not changed. Of DTensors this process's elements are converted.
         weight: `weight_of` the parameter.
         layout: how the state is wanted.
         codec: how moments with scales are stored in `state`.
@@ -50,30 +52,40 @@ def conform(state: State, weight: Tensor, layout: Layout, codec: _C.Codec) -> St
     Raises:
         ValueError: a tensor to be converted is not what it should be.
     """
+    placed, state = state, {name: _local(value) for name, value in state.items()}
     result = dict(state)
     for name in HOST_DTYPES:
         if isinstance(state.get(name), Tensor):
             result[name] = state[name].to(layout.step_device if name == STEP else HOST)
     for name in layout.moments:
         if name not in state:
-            fresh = stored_moment(name, layout)
-            result.update({key: allocate(stored, weight) for key, stored in fresh.items()})
+            result.update(_fresh_moment(name, {}, weight, layout))
         elif _is_of(weight, state[name]):
             result.pop(scale_of(name), None)
-            result.update(_moment(name, state, weight, layout.codec, codec))
+            if weight.numel() == 0:
+                result.update(_fresh_moment(name, state, weight, layout))
+            else:
+                result.update(_moment(name, state, weight, layout.codec, codec))
     if layout.correction_bits == 0:
         result.pop(CORRECTION, None)
     elif CORRECTION not in state:
         result[CORRECTION] = allocate(stored_correction(layout.correction_bits), weight)
     elif _is_of(weight, state[CORRECTION]):
         result[CORRECTION] = _correction(state[CORRECTION], weight, layout.correction_bits)
-    unchanged = result.keys() == state.keys() and all(result[k] is state[k] for k in result)
-    return state if unchanged else result
+    for name, value in result.items():
+        if value is state.get(name) and _is_placed(placed[name], layout):
+            result[name] = placed[name]
+        elif isinstance(value, Tensor) and _belongs(name, value, weight, layout):
+            result[name] = layout.place(name, value)
+        else:
+            result[name] = placed[name]
+    unchanged = result.keys() == placed.keys() and all(result[k] is placed[k] for k in result)
+    return placed if unchanged else result
 
 
-def check_scale(name: str, codes: Tensor, scale: Any) -> None:
-    """Checks that scales are of a tensor of codes; ValueError if they are not."""
-    rows, _, groups = geometry_of(codes)
+def check_scale(name: str, geometry: Geometry, scale: Any) -> None:
+    """Checks that scales are of codes with some geometry; ValueError if they are not."""
+    rows, _, groups = geometry
     if not isinstance(scale, Tensor):
         found = type(scale).__name__
     elif scale.dtype != torch.float32 or scale.shape != (rows, groups):
@@ -91,9 +103,27 @@ def decompress(state: State, codec: _C.Codec) -> State:
     plain = dict(state)
     for name in MOMENTS:
         if scale_of(name) in state:
-            codes, scale = plain[name], plain.pop(scale_of(name))
-            plain[name] = decode_moment(MOMENTS[name].kind, codec, codes, scale).to(codes.device)
+            codes, scale = plain[name], local_of(plain.pop(scale_of(name)))
+            values = decode_moment(MOMENTS[name].kind, codec, local_of(codes), scale)
+            plain[name] = like(codes, values.to(codes.device))
     return plain
+
+
+def _local(value: Any) -> Any:
+    return local_of(value) if isinstance(value, Tensor) else value
+
+
+def _belongs(name: str, value: Tensor, weight: Tensor, layout: Layout) -> bool:
+    """Whether a tensor of a state has the shape that one of this name has."""
+    if name in HOST_DTYPES:
+        return True
+    rows, _, groups = layout.geometry
+    return value.shape == (weight.shape if name not in SCALES else (rows, groups))
+
+
+def _is_placed(value: Any, layout: Layout) -> bool:
+    """Whether a value is a DTensor if the parameter is one; `check_state` sees how it is cut."""
+    return layout.sharding is None or is_dtensor(value) or not isinstance(value, Tensor)
 
 
 def _is_of(weight: Tensor, value: Any) -> bool:
@@ -107,6 +137,25 @@ def _in_order_of(weight: Tensor, tensor: Tensor) -> Tensor:
     return torch.empty_like(weight, dtype=tensor.dtype).copy_(tensor)
 
 
+def _fresh_moment(name: str, state: State, weight: Tensor, layout: Layout) -> State:
+    """A fresh moment, but for tensors of the right form that a state already has.
+
+    Without elements, what a moment is converted to has nothing of what it was. Its scales then have
+    the shape that the layout says, which the codes do not know.
+    """
+    moment = {}
+    for key, stored in stored_moment(name, layout).items():
+        shape = weight.shape if stored.scale_shape is None else stored.scale_shape
+        kept = state.get(key)
+        fits = (
+            isinstance(kept, Tensor)
+            and (kept.dtype, kept.shape) == (stored.dtype, shape)
+            and kept.device == weight.device
+        )
+        moment[key] = kept if fits else allocate(stored, weight)
+    return moment
+
+
 def _moment(name: str, state: State, weight: Tensor, wanted: _C.Codec, codec: _C.Codec) -> State:
     """A moment as the codec `wanted` stores it, with its scales, in the weight's memory order."""
     kind = MOMENTS[name].kind
@@ -118,7 +167,7 @@ def _moment(name: str, state: State, weight: Tensor, wanted: _C.Codec, codec: _C
         if codes.dtype != dtype:
             raise ValueError(f"'{name}' is {codes.dtype}, and its scales say {dtype}")
         if scale is not None:
-            check_scale(name, codes, scale)
+            check_scale(name, geometry_of(codes), scale)
         values = _in_order_of(weight, decode_moment(kind, stored_as, codes, scale))
         codes, scale = encode_moment(kind, wanted, values)
     moved = {name: codes.to(weight.device)}

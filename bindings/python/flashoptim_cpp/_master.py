@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from . import _C
+from ._sharding import like, local_of, part_like
 from ._state import CORRECTION, CORRECTION_DTYPES, DTYPES, State
 
 _BITS: Final = {dtype: bits for bits, dtype in CORRECTION_DTYPES.items()}
@@ -25,7 +26,7 @@ def reconstruct_fp32_param(param: Tensor, error_bits: Tensor | None) -> Tensor:
             shape; None for a parameter that has none.
 
     Returns:
-        fp32, of the parameter's shape and device.
+        fp32, of the parameter's shape and device; a DTensor with its placements if it is one.
 
     Raises:
         ValueError: a dtype other than these, or the shapes differ.
@@ -52,8 +53,9 @@ def compute_ecc_bits(fp32_param: Tensor, narrow_param: Tensor, master_bytewidth:
         master_bytewidth: 3 or 4, for 24 or 32 bits of master weight.
 
     Returns:
-        int8 or int16, of the parameter's shape, on its device. Where the narrow weight is not the
-        nearest one the correction goes as far as it can, half a unit in the last place.
+        int8 or int16, of the parameter's shape, on its device; a DTensor with its placements if it
+        is one. Where the narrow weight is not the nearest one the correction goes as far as it can,
+        half a unit in the last place.
 
     Raises:
         ValueError: other dtypes or another width, or the shapes differ.
@@ -69,16 +71,19 @@ def compute_ecc_bits(fp32_param: Tensor, narrow_param: Tensor, master_bytewidth:
     if master_bytewidth not in (3, 4):
         raise ValueError(f"master_bytewidth must be 3 or 4, not {master_bytewidth}")
     bits = 8 * (master_bytewidth - 2)
-    master = fp32_param.detach().to(narrow.device)
-    weight, correction = split(master, narrow.dtype, bits)
-    largest = 127 if bits == 8 else _LARGEST_WIDE[narrow.dtype]
-    outwards = master.abs() > narrow.float().abs()
+    local = local_of(narrow)
+    master = part_like(narrow, fp32_param.detach()).to(local.device)
+    weight, correction = split(master, local.dtype, bits)
+    largest = 127 if bits == 8 else _LARGEST_WIDE[local.dtype]
+    outwards = master.abs() > local.float().abs()
     furthest = torch.where(outwards, largest, -largest - 1).to(correction.dtype)
-    return torch.where(weight == narrow, correction, furthest)
+    return like(narrow, torch.where(weight == local, correction, furthest))
 
 
 def fp32_state_dict(model: nn.Module, states: Mapping[Tensor, State]) -> dict[str, Tensor]:
     """Copies of all tensors of a model, with fp32 master weights in place of 16-bit ones.
+
+    DTensors stay DTensors with the same placements.
 
     Args:
         model: the model; wrappers for data parallelism are looked through.
@@ -102,7 +107,8 @@ def load_fp32_state_dict(
 
     Args:
         model: the model; its parameters and buffers that `saved` names are overwritten.
-        saved: fp32 tensors by name.
+        saved: fp32 tensors by name: whole ones, or DTensors. Ranks communicate where one is cut in
+            another way than its target.
         states: optimizer states by parameter; their corrections are overwritten.
 
     Raises:
@@ -122,14 +128,14 @@ def load_fp32_state_dict(
             raise ValueError(f"'{name}' is {value.dtype}, not float32; convert it with .float()")
     with torch.no_grad():
         for name, value in saved.items():
-            target = targets[name]
-            correction = states.get(target, {}).get(CORRECTION)
+            target, value = local_of(targets[name]), part_like(targets[name], value)
+            correction = states.get(targets[name], {}).get(CORRECTION)
             if correction is None:
                 target.copy_(value)
             else:
                 weight, extra = split(value, target.dtype, _BITS[correction.dtype])
                 target.copy_(weight)
-                correction.copy_(extra)
+                local_of(correction).copy_(extra)
 
 
 def _unwrapped(model: nn.Module) -> nn.Module:
@@ -138,9 +144,12 @@ def _unwrapped(model: nn.Module) -> nn.Module:
 
 
 def join(weight: Tensor, correction: Tensor) -> Tensor:
-    """fp32 master weights of a 16-bit weight and its correction, on the weight's device."""
-    narrow = weight.detach().cpu().contiguous()
-    extra = correction.cpu().contiguous()
+    """fp32 master weights of a 16-bit weight and its correction, on the weight's device.
+
+    Of a DTensor it is one with the same placements.
+    """
+    narrow = local_of(weight.detach()).cpu().contiguous()
+    extra = part_like(weight, correction).cpu().contiguous()
     master = torch.empty_like(narrow, dtype=torch.float32)
     _C.join_master_weights(
         narrow.data_ptr(),
@@ -150,7 +159,7 @@ def join(weight: Tensor, correction: Tensor) -> Tensor:
         narrow.numel(),
         master.data_ptr(),
     )
-    return master.to(weight.device)
+    return like(weight, master.to(weight.device))
 
 
 def split(master: Tensor, dtype: torch.dtype, bits: int) -> tuple[Tensor, Tensor]:

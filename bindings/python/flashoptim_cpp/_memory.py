@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from . import _C
+from ._sharding import local_of
 from ._state import CORRECTION, MOMENTS, Layout, State, scale_of
 
 _CODEC_NAMES: Final = {codec: codec.name.lower() for codec in _C.Codec}
@@ -52,7 +53,7 @@ class ParameterMemory:
     """One parameter."""
 
     name: str
-    shape: tuple[int, ...]
+    shape: tuple[int, ...]  # of what this process holds
     dtype: torch.dtype
     codec: str  # in effect: small vectors are kept as "none"
     master_weight_bits: int  # in effect: 32 for fp32 parameters
@@ -126,7 +127,7 @@ class MemoryReport:
 
 
 def measure(name: str, param: Tensor, layout: Layout | None, state: State) -> ParameterMemory:
-    """The memory of one parameter, from its tensors.
+    """The memory of one parameter in this process, from its tensors.
 
     Args:
         name: for the report.
@@ -139,7 +140,7 @@ def measure(name: str, param: Tensor, layout: Layout | None, state: State) -> Pa
     real_bits = 8 * param.element_size() // (2 if param.is_complex() else 1)
     return ParameterMemory(
         name=name,
-        shape=tuple(param.shape),
+        shape=tuple(local_of(param).shape),
         dtype=param.dtype,
         codec=_CODEC_NAMES[_C.Codec.NONE if layout is None else layout.codec],
         master_weight_bits=real_bits + (0 if layout is None else layout.correction_bits),
@@ -155,4 +156,4 @@ def measure(name: str, param: Tensor, layout: Layout | None, state: State) -> Pa
 
 
 def _size(values: Iterable[object]) -> int:
-    return sum(value.nbytes for value in values if isinstance(value, Tensor))
+    return sum(local_of(value).nbytes for value in values if isinstance(value, Tensor))

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 from . import _C
+from ._geometry import geometry_of
 from ._options import CODECS, Codec
-from ._state import CODE_DTYPES, geometry_of
+from ._state import CODE_DTYPES
 
 
 def decode_moment(

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch._compile import _disable_dynamo
 
 from . import _C
+from ._checkpoint import FORMAT, called_to_make_state
 from ._conform import conform, decompress
 from ._export import torch_state_dict
 from ._master import fp32_state_dict, load_fp32_state_dict
@@ -19,6 +20,7 @@ from ._memory import MemoryReport, measure
 from ._numerics import check_steps
 from ._options import RuleKind, hyperparameters
 from ._plan import Entry, StepPlan, usable_gradient
+from ._sharding import is_dtensor
 from ._state import (
     CORRECTION,
     STREAM_KEY,
@@ -33,7 +35,7 @@ from ._state import (
     prepare_device,
     weight_of,
 )
-from ._state_dict import FORMAT, read_state_dict
+from ._state_dict import read_state_dict
 
 Params = Iterable[Tensor] | Iterable[dict[str, Any]] | Iterable[tuple[str, Tensor]]
 
@@ -137,7 +139,7 @@ class FlashOptimizer(torch.optim.Optimizer):
             if param.requires_grad:
                 name = parameter_name(self.param_groups, index, position)
                 with naming(name):
-                    layout = layout_of(weight_of(param), group, self._kind)
+                    layout = layout_of(param, group, self._kind)
                 self._warn_of_lost_updates(name, param, layout, group)
                 devices.add(param.device)
         for device in devices:
@@ -186,6 +188,9 @@ class FlashOptimizer(torch.optim.Optimizer):
         if found_inf is not None and self._counts_on_host() and float(found_inf) != 0:
             return loss
         with torch.no_grad():
+            if not self.state and called_to_make_state():
+                self._plan = self._make_plan()
+                return loss
             if self._plan is None or not self._plan.fits(self.param_groups, self.state):
                 self._plan = self._make_plan()
             if any(group["check_numerics"] for group in self.param_groups):
@@ -252,7 +257,7 @@ class FlashOptimizer(torch.optim.Optimizer):
             layout = None
             if param.requires_grad or state:
                 with naming(name):
-                    layout = layout_of(weight_of(param), self.param_groups[group], self._kind)
+                    layout = layout_of(param, self.param_groups[group], self._kind)
             rows.append(measure(name, param, layout, state))
         return MemoryReport(tuple(rows))
 
@@ -264,13 +269,13 @@ class FlashOptimizer(torch.optim.Optimizer):
         fresh: dict[Tensor, State] = {}
         for param, group, name in self._parameters():
             state = self.state.get(param)
-            if not state and param.grad is None:
+            if not state and param.grad is None and not self._needs_state(param):
                 continue
             with naming(name):
                 weight = weight_of(param)
                 if param.grad is not None:
                     usable_gradient(param.grad, param)
-                layout = layout_of(weight, self.param_groups[group], self._kind)
+                layout = layout_of(param, self.param_groups[group], self._kind)
                 if state:
                     check_state(state, weight, layout)
                 else:
@@ -282,13 +287,21 @@ class FlashOptimizer(torch.optim.Optimizer):
         self._codecs = {entry.param: entry.layout.codec for entry in entries}
         return plan
 
+    @staticmethod
+    def _needs_state(param: Tensor) -> bool:
+        """Whether a parameter has state even without a gradient.
+
+        All processes that share one must have the same state, or a checkpoint of it has gaps.
+        """
+        return param.requires_grad and is_dtensor(param)
+
     def _conform(self) -> None:
         """Converts state that is not kept as its group's options ask for, if these have changed."""
         for param, group, name in self._parameters():
             if state := self.state.get(param):
                 with naming(name):
                     weight = weight_of(param)
-                    layout = layout_of(weight, self.param_groups[group], self._kind)
+                    layout = layout_of(param, self.param_groups[group], self._kind)
                     codec = self._codecs.get(param, layout.codec)
                     self.state[param] = conform(state, weight, layout, codec)
                 self._codecs[param] = layout.codec
@@ -348,7 +361,11 @@ class FlashOptimizer(torch.optim.Optimizer):
         ``differentiable``. A missing ``initial_lr`` becomes the learning rate.
 
         State goes to the device and into the memory order of its parameter, whatever those were
-        when it was saved. Nothing is shared with `state_dict` afterwards.
+        when it was saved. Nothing is shared with `state_dict` afterwards, but for tensors in it
+        that are this optimizer's own (distributed checkpoints are read into them): these stay.
+
+        State of DTensor parameters may be DTensors, or the whole tensors on every rank. Ranks
+        communicate where a DTensor is cut in another way than its parameter.
 
         Args:
             state_dict: what `state_dict` returned.
@@ -362,7 +379,7 @@ class FlashOptimizer(torch.optim.Optimizer):
             result = pre_hook(self, state_dict)
             if result is not None:
                 state_dict = result
-        groups, states = read_state_dict(state_dict, self.param_groups, self._kind)
+        groups, states = read_state_dict(state_dict, self.param_groups, self._kind, self.state)
         self.param_groups = groups
         self.state = defaultdict(dict, states)
         self._plan = None

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from . import _C, _options
+from ._sharding import is_dtensor, local_of
 from ._state import (
     CORRECTION,
     DTYPES,
@@ -52,17 +53,19 @@ def usable_gradient(gradient: Tensor, param: Tensor) -> Tensor:
     Raises:
         RuntimeError: the gradient is sparse.
         TypeError: its dtype cannot be read.
-        ValueError: its shape or device is not the parameter's.
+        ValueError: its shape or device is not the parameter's, or it is cut in another way.
     """
+    _check_placement(gradient, param)
+    gradient, part = local_of(gradient), local_of(param)
     if gradient.layout is not torch.strided:
         raise RuntimeError(
             f"its gradient is sparse ({gradient.layout}); use a dense one, for instance "
             "torch.nn.Embedding(..., sparse=False)"
         )
-    if gradient.shape != param.shape or gradient.device != param.device:
+    if gradient.shape != part.shape or gradient.device != part.device:
         raise ValueError(
             f"its gradient is {list(gradient.shape)} on {gradient.device}, and the parameter "
-            f"{list(param.shape)} on {param.device}; call zero_grad() after changing a parameter"
+            f"{list(part.shape)} on {part.device}; call zero_grad() after changing a parameter"
         )
     readable = (torch.complex64,) if param.is_complex() else DTYPES
     if gradient.dtype not in readable:
@@ -78,6 +81,28 @@ def usable_gradient(gradient: Tensor, param: Tensor) -> Tensor:
     return torch.empty_like(weight, dtype=gradient.dtype).copy_(gradient)
 
 
+def _check_placement(gradient: Tensor, param: Tensor) -> None:
+    """Checks that a gradient is cut as its parameter.
+
+    A step communicates with no other process: one of them might have no gradient and never answer.
+    """
+    if not is_dtensor(param):
+        if is_dtensor(gradient):
+            raise ValueError("its gradient is a DTensor and the parameter is not; set a plain one")
+        return
+    if not is_dtensor(gradient):
+        raise ValueError(
+            "it is a DTensor and its gradient is not; set one with the parameter's placements"
+        )
+    found, wanted = gradient.placements, param.placements
+    if found != wanted or gradient.device_mesh != param.device_mesh:
+        raise ValueError(
+            f"its gradient has the placements {found} on {gradient.device_mesh}, and the parameter "
+            f"{wanted} on {param.device_mesh}; before the step, on all ranks: param.grad = "
+            "param.grad.redistribute(param.device_mesh, param.placements)"
+        )
+
+
 def _binding(entry: Entry, state: State) -> _C.TensorBinding:
     binding, layout, weight = _C.TensorBinding(), entry.layout, entry.weight
     binding.name = entry.name
@@ -88,14 +113,16 @@ def _binding(entry: Entry, state: State) -> _C.TensorBinding:
     binding.codec = layout.codec
     binding.correction_bits = layout.correction_bits
     if layout.correction_bits:
-        binding.correction = state[CORRECTION].data_ptr()
+        binding.correction = local_of(state[CORRECTION]).data_ptr()
     for moment in layout.moments:
         attribute = MOMENTS[moment].attribute
-        setattr(binding, attribute, state[moment].data_ptr())
+        setattr(binding, attribute, local_of(state[moment]).data_ptr())
         if layout.codec != _C.Codec.NONE:
-            setattr(binding, scale_of(attribute), state[scale_of(moment)].data_ptr())
+            scale = local_of(state[scale_of(moment)])
+            setattr(binding, scale_of(attribute), scale.data_ptr())
     binding.rows = layout.geometry.rows
     binding.row_length = layout.geometry.row_length
+    binding.first_group = layout.first_group
     binding.step = state[STEP].data_ptr()
     binding.step_on_device = layout.step_device.type == "cuda"
     binding.stream_key = int(state[STREAM_KEY])
@@ -109,7 +136,7 @@ class _PythonReader:
     def snapshot(self, parameters: list[Tensor], state: dict[Tensor, State]) -> list[int]:
         values = [value for entries in state.values() for value in entries.values()]
         tensors = [*parameters, *(value for value in values if isinstance(value, Tensor))]
-        return [tensor.data_ptr() for tensor in tensors]
+        return [local_of(tensor).data_ptr() for tensor in tensors]
 
     def holds(
         self, snapshot: list[int], parameters: list[Tensor], state: dict[Tensor, State]
@@ -165,7 +192,7 @@ class StepPlan:
         for index, group in enumerate(groups):
             self._push(index, group, kind.read(group))
 
-        devices = {entry.param.device for entry in entries}
+        devices = {entry.weight.device for entry in entries}
         self._host_scalars = any(entry.layout.step_device.type != "cuda" for entry in entries)
         self._gpus = {device for device in devices if device.type == "cuda"}
 

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 
 from . import _C, _options
+from ._geometry import Geometry, geometry_of
+from ._sharding import Sharding, is_dtensor, local_of, sharding_of
 
 State = dict[str, Any]
 
@@ -65,12 +67,7 @@ def scale_of(moment: str) -> str:
     return f"{moment}_scale"
 
 
-class Geometry(NamedTuple):
-    """A dense tensor read as a matrix in memory order (docs/format.md, section 2)."""
-
-    rows: int
-    row_length: int
-    groups: int  # per row
+SCALES: Final = frozenset(map(scale_of, MOMENTS))
 
 
 @dataclass(frozen=True)
@@ -80,8 +77,22 @@ class Layout:
     codec: _C.Codec
     correction_bits: int
     moments: tuple[str, ...]
-    geometry: Geometry
+    geometry: Geometry  # of what this process holds of the weight
     step_device: torch.device  # the host, or the weight's GPU with `capturable`
+    sharding: Sharding | None  # of a DTensor
+
+    @property
+    def first_group(self) -> int:
+        """Index, in the whole tensor, of the first group that this process holds."""
+        return self.sharding.first_group if self.sharding else 0
+
+    def place(self, name: str, local: Tensor) -> Tensor:
+        """A state tensor from this process's elements: cut as the weight."""
+        if self.sharding is None or name in HOST_DTYPES:
+            return local
+        if name in SCALES:
+            return self.sharding.scale_like(local)
+        return self.sharding.weight_like(local)
 
 
 class Stored(NamedTuple):
@@ -95,14 +106,18 @@ class Stored(NamedTuple):
 def weight_of(param: Tensor) -> Tensor:
     """The real, dense tensor in which a parameter's elements lie; complex ones count as two reals.
 
-    This is the one place that looks behind a parameter.
+    Of a DTensor these are the elements that this process holds. This is the one place that looks
+    behind a parameter.
 
     Raises:
         TypeError: a dtype or memory layout that cannot be stepped.
         NotImplementedError: a device that this build cannot step.
     """
+    param = local_of(param)
     if hasattr(param, "__tensor_flatten__"):
-        raise TypeError(f"it is a {type(param).__name__}; only plain tensors can be stepped")
+        raise TypeError(
+            f"it is a {type(param).__name__}; plain tensors and DTensors of them can be stepped"
+        )
     if param.layout is not torch.strided:
         raise TypeError(
             f"its layout is {param.layout}; only dense (strided) tensors can be stepped"
@@ -136,25 +151,35 @@ def check_device(device: torch.device) -> None:
     )
 
 
-def geometry_of(tensor: Tensor) -> Geometry:
-    """The geometry of a tensor; ValueError if it has holes or overlaps."""
-    return Geometry(*_C.geometry(list(tensor.shape), list(tensor.stride())))
+def codec_of(weight: Tensor, sharding: Sharding | None, group: _options.Group) -> _C.Codec:
+    """The codec that a group's options give a weight; the sizes of the whole decide."""
+    whole = geometry_of(weight) if sharding is None else sharding.geometry
+    return _C.effective_codec(_options.asked_codec(group), weight.dim(), whole.row_length)
 
 
-def layout_of(weight: Tensor, group: _options.Group, kind: _options.RuleKind) -> Layout:
-    """The layout that a group's options give a weight, `weight_of` a parameter.
+def layout_of(param: Tensor, group: _options.Group, kind: _options.RuleKind) -> Layout:
+    """The layout that a group's options give a parameter.
 
     Raises:
-        ValueError: the weight has holes or overlaps.
+        ValueError: the parameter has holes or overlaps, or is cut inside groups.
+        TypeError, NotImplementedError: as `weight_of`.
     """
-    geometry = geometry_of(weight)
-    asked = _options.asked_codec(group)
+    weight = weight_of(param)
+    sharding = sharding_of(param, weight)
+    codec = codec_of(weight, sharding, group)
+    if sharding and codec != _C.Codec.NONE and not sharding.keeps_groups:
+        raise ValueError(
+            f"its placements {sharding.placements} cut {list(sharding.shape)} inside groups of "
+            f"{_C.GROUP_SIZE} elements, which have one scale; shard it along dimension 0 or at "
+            "multiples of a group, or put it into a parameter group with quantize=False"
+        )
     return Layout(
-        codec=_C.effective_codec(asked, weight.dim(), geometry.row_length),
+        codec=codec,
         correction_bits=_options.correction_bits(group, weight.dtype),
         moments=kind.moments(group),
-        geometry=geometry,
+        geometry=geometry_of(weight) if sharding is None else sharding.part,
         step_device=_options.step_device(group, weight.device),
+        sharding=sharding,
     )
 
 
@@ -216,7 +241,7 @@ def fresh_state(weight: Tensor, layout: Layout, stream_key: int) -> State:
         STREAM_KEY: host_number(STREAM_KEY, stream_key),
     }
     for name, stored in stored_tensors(layout).items():
-        state[name] = allocate(stored, weight)
+        state[name] = layout.place(name, allocate(stored, weight))
     return state
 
 
@@ -238,6 +263,7 @@ def check_state(state: State, weight: Tensor, layout: Layout) -> None:
         device = layout.step_device if name == STEP else _options.HOST
         _check_tensor(state, name, dtype, (), device)
     for name, stored in stored_tensors(layout).items():
+        _check_placement(state, name, layout)
         if stored.scale_shape is not None:
             scale = _check_tensor(state, name, stored.dtype, stored.scale_shape, weight.device)
             in_order = scale.is_contiguous()
@@ -251,12 +277,27 @@ def check_state(state: State, weight: Tensor, layout: Layout) -> None:
             )
 
 
+def _check_placement(state: State, name: str, layout: Layout) -> None:
+    value, sharding = state.get(name), layout.sharding
+    if not isinstance(value, Tensor):
+        return
+    if sharding is None:
+        placed, wanted = not is_dtensor(value), "a plain tensor"
+    else:
+        placements = sharding.scale_placements if name in SCALES else sharding.placements
+        placed = sharding.holds(value, placements)
+        wanted = f"a DTensor with the placements {placements} on {sharding.mesh}"
+    if not placed:
+        raise ValueError(f"'{name}' in its state should be {wanted}; {_REMEDY}")
+
+
 def _check_tensor(
     state: State, name: str, dtype: torch.dtype, shape: tuple[int, ...], device: torch.device
 ) -> Tensor:
     tensor = state.get(name)
     if not isinstance(tensor, Tensor):
         raise ValueError(f"its state has no tensor '{name}'; {_REMEDY}")
+    tensor = local_of(tensor)
     if tensor.dtype != dtype or tensor.shape != shape or tensor.device != device:
         raise ValueError(
             f"'{name}' in its state is {tensor.dtype} {list(tensor.shape)} on {tensor.device}, and "

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
 
 from . import _C
+from ._checkpoint import FORMAT, check_form
 from ._conform import check_scale, conform
 from ._foreign import recognise
+from ._geometry import geometry_of
 from ._options import CODECS, CORRECTION_BITS, WORKING_OPTIONS, Group, RuleKind, hyperparameters
+from ._sharding import part_of, whole_of
 from ._state import (
     CODE_DTYPES,
     CORRECTION,
     CORRECTION_DTYPES,
     MOMENTS,
+    SCALES,
     STEP,
     STREAM_KEY,
+    Layout,
     State,
     host_number,
     layout_of,
@@ -28,8 +33,6 @@ from ._state import (
     scale_of,
     weight_of,
 )
-
-FORMAT: Final = "flashoptim_format"
 
 _INTACT: Final = (
     "pass load_state_dict the state dict as state_dict() returned it, before anything casts it"
@@ -40,7 +43,10 @@ _OPTIONAL: Final = ("max_exp_avg_sq", "momentum_buffer")
 
 
 def read_state_dict(
-    state_dict: Mapping[str, Any], groups: Sequence[Group], kind: RuleKind
+    state_dict: Mapping[str, Any],
+    groups: Sequence[Group],
+    kind: RuleKind,
+    own: Mapping[Tensor, State],
 ) -> tuple[list[dict[str, Any]], dict[Tensor, State]]:
     """Parameter groups and state after loading; changes nothing.
 
@@ -48,6 +54,7 @@ def read_state_dict(
         state_dict: the state dict.
         groups: the optimizer's parameter groups.
         kind: the optimizer's rule.
+        own: the optimizer's state; tensors of it in `state_dict` are not copied.
 
     Raises:
         ValueError, TypeError: the state dict does not fit; the message names the parameter.
@@ -85,8 +92,11 @@ def read_state_dict(
             if saved := saved_states.get(saved_index):
                 with naming(parameter_name(groups, index, position)):
                     if foreign:
-                        saved = foreign.read_state(saved, weight_of(param), saved_group, kind)
-                    states[param] = read_state(saved, param, merged, saved_group, kind)
+                        whole = weight_of(whole_of(param.detach()))
+                        saved = foreign.read_state(saved, whole, saved_group, kind)
+                    states[param] = read_state(
+                        saved, param, merged, saved_group, kind, own.get(param, {})
+                    )
     return merged_groups, states
 
 
@@ -108,6 +118,10 @@ def merge_group(current: Group, saved: Group, kind: RuleKind) -> dict[str, Any]:
         )
     taken = {key: value for key, value in saved.items() if key not in WORKING_OPTIONS}
     merged = {**current, **deepcopy(taken), "params": current["params"]}
+    for key, value in merged.items():
+        # Flattening, which distributed checkpoints do, makes lists of tuples.
+        if isinstance(value, list) and isinstance(current.get(key), tuple):
+            merged[key] = tuple(value)
     if "initial_lr" not in saved:
         merged["initial_lr"] = deepcopy(merged["lr"])
     hyperparameters(merged, kind)
@@ -115,19 +129,20 @@ def merge_group(current: Group, saved: Group, kind: RuleKind) -> dict[str, Any]:
 
 
 def read_state(
-    saved: State, param: Tensor, group: Group, saved_group: Group, kind: RuleKind
+    saved: State, param: Tensor, group: Group, saved_group: Group, kind: RuleKind, own: State
 ) -> State:
     """A parameter's state from a state dict, kept as the parameter's group asks for.
 
     Moments and corrections go to the parameter's device and memory order, step count and stream
-    key to the host. Nothing is shared with `saved`.
+    key to the host. Nothing is shared with `saved` but what is `own`.
 
     Args:
-        saved: the parameter's entry in the state dict.
+        saved: the parameter's entry in the state dict: whole tensors, or DTensors.
         param: the parameter.
         group: its group after loading.
         saved_group: its group in the state dict.
         kind: the optimizer's rule.
+        own: its state before loading.
 
     Raises:
         ValueError, TypeError: the state is of another rule or model, incomplete, or was changed in
@@ -135,21 +150,23 @@ def read_state(
     """
     saved = {name: value for name, value in saved.items() if value is not None}
     weight = weight_of(param)
-    layout = layout_of(weight, group, kind)
+    layout = layout_of(param, group, kind)
     _check_names(saved, kind)
+    check_form(saved, weight, layout, saved_group, kind)
+    target = _Target(weight, layout, own)
 
     state: State = {STEP: host_number(STEP, _step(saved, kind))}
     if STREAM_KEY in saved:
         state[STREAM_KEY] = host_number(STREAM_KEY, _whole_number(STREAM_KEY, saved[STREAM_KEY]))
     if CORRECTION in saved:
-        state[CORRECTION] = _correction(saved[CORRECTION], weight, saved_group)
+        state[CORRECTION] = _correction(saved[CORRECTION], target, saved_group)
     codec = layout.codec
     for name in kind.all_moments:
         if scale_of(name) in saved:
             codec = _saved_codec(saved_group)
-            state.update(_codes(name, saved, weight))
+            state.update(_codes(name, saved, target))
         elif name in saved:
-            state[name] = _values(name, saved[name], weight)
+            state[name] = _values(name, saved[name], target)
         elif name in layout.moments and name not in _OPTIONAL:
             raise ValueError(f"its saved state has no '{name}'; {_SAME_OPTIMIZER}")
     return conform(state, weight, layout, codec)
@@ -188,18 +205,44 @@ def _whole_number(name: str, value: Any) -> int:
     return whole
 
 
-def _tensor(name: str, value: Any, weight: Tensor) -> Tensor:
+class _Target(NamedTuple):
+    """Where a parameter's saved state goes."""
+
+    weight: Tensor
+    layout: Layout
+    own: State
+
+    @property
+    def shape(self) -> torch.Size:
+        """Of the whole weight."""
+        sharding = self.layout.sharding
+        return self.weight.shape if sharding is None else sharding.shape
+
+    def part_of(self, name: str, value: Tensor) -> Tensor:
+        """The elements of a saved tensor that belong to this process."""
+        sharding = self.layout.sharding
+        if sharding is None:
+            return whole_of(value)
+        placements = sharding.scale_placements if name in SCALES else sharding.placements
+        return part_of(value, sharding.mesh, placements)
+
+    def copied(self, name: str, saved: Any, tensor: Tensor, dtype: torch.dtype) -> Tensor:
+        """A tensor made from a saved one, on the weight's device."""
+        return tensor.to(self.weight.device, dtype, copy=saved is not self.own.get(name))
+
+
+def _tensor(name: str, value: Any, target: _Target) -> Tensor:
+    """This process's part of a saved tensor of the weight's shape."""
     if not isinstance(value, Tensor):
         raise TypeError(f"'{name}' in its saved state is not a tensor but {type(value).__name__}")
-    tensor: Tensor = value.detach()
-    if tensor.is_complex():
-        tensor = torch.view_as_real(tensor.resolve_conj())
-    if tensor.shape != weight.shape:
+    shape = torch.Size((*value.shape, 2)) if value.is_complex() else value.shape
+    if shape != target.shape:
         raise ValueError(
-            f"'{name}' in its saved state has the shape {list(tensor.shape)}, and the parameter "
-            f"{list(weight.shape)}; {_SAME_OPTIMIZER}"
+            f"'{name}' in its saved state has the shape {list(shape)}, and the parameter "
+            f"{list(target.shape)}; {_SAME_OPTIMIZER}"
         )
-    return tensor
+    tensor = target.part_of(name, value.detach())
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
 
 
 def _integers(name: str, tensor: Tensor, dtype: torch.dtype) -> Tensor:
@@ -221,9 +264,9 @@ def _holds(floating: torch.dtype, integer: torch.dtype) -> bool:
     return torch.finfo(floating).eps * torch.iinfo(integer).max <= 2
 
 
-def _correction(value: Any, weight: Tensor, saved_group: Group) -> Tensor:
-    tensor = _tensor(CORRECTION, value, weight)
-    if weight.dtype == torch.float32:
+def _correction(value: Any, target: _Target, saved_group: Group) -> Tensor:
+    tensor = _tensor(CORRECTION, value, target)
+    if target.weight.dtype == torch.float32:
         raise ValueError(
             f"its saved state has a '{CORRECTION}', so it belongs to a 16-bit parameter, and this "
             "one is float32; cast the model as it was when it was saved"
@@ -233,7 +276,7 @@ def _correction(value: Any, weight: Tensor, saved_group: Group) -> Tensor:
         if bits == 0:
             raise ValueError(f"'{CORRECTION}' in its saved state is {tensor.dtype}; {_INTACT}")
         tensor = _integers(CORRECTION, tensor, CORRECTION_DTYPES[bits])
-    return tensor.to(weight.device, copy=True)
+    return target.copied(CORRECTION, value, tensor, tensor.dtype)
 
 
 def _saved_codec(saved_group: Group) -> _C.Codec:
@@ -246,27 +289,31 @@ def _saved_codec(saved_group: Group) -> _C.Codec:
     return CODECS[codec]
 
 
-def _codes(name: str, saved: State, weight: Tensor) -> State:
+def _codes(name: str, saved: State, target: _Target) -> State:
     """Codes and their scales."""
     if name not in saved:
         raise ValueError(f"its saved state has '{scale_of(name)}' but no '{name}'; {_INTACT}")
-    codes = _integers(name, _tensor(name, saved[name], weight), CODE_DTYPES[MOMENTS[name].kind])
-    scale = saved[scale_of(name)]
-    check_scale(name, codes, scale)
+    codes = _integers(name, _tensor(name, saved[name], target), CODE_DTYPES[MOMENTS[name].kind])
+    scale, sharding = saved[scale_of(name)], target.layout.sharding
+    if sharding is not None:
+        check_scale(name, sharding.geometry, scale)
+    else:
+        check_scale(name, geometry_of(codes), scale)
+    part = target.part_of(scale_of(name), scale)
     return {
-        name: codes.to(weight.device, copy=True),
-        scale_of(name): scale.contiguous().to(weight.device, copy=True),
+        name: target.copied(name, saved[name], codes, codes.dtype),
+        scale_of(name): target.copied(scale_of(name), scale, part.contiguous(), torch.float32),
     }
 
 
-def _values(name: str, value: Any, weight: Tensor) -> Tensor:
+def _values(name: str, value: Any, target: _Target) -> Tensor:
     """A moment without scales, as fp32."""
-    tensor = _tensor(name, value, weight)
+    tensor = _tensor(name, value, target)
     if not tensor.is_floating_point():
         raise ValueError(
             f"'{name}' in its saved state is {tensor.dtype} without '{scale_of(name)}'; {_INTACT}"
         )
-    values = tensor.to(weight.device, torch.float32, copy=True)
+    values = target.copied(name, value, tensor, torch.float32)
     if MOMENTS[name].kind == _C.Moment.SECOND and bool((values < 0).any()):
         raise ValueError(f"'{name}' in its saved state has negative elements; {_SAME_OPTIMIZER}")
     return values

@@ -1,0 +1,442 @@
+"""State dicts of sharded optimizers, and PyTorch's distributed checkpoints of them."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import flashoptim_cpp as flash
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from common import RULES, same_bits
+from ranks import case
+from sharded import (
+    Network,
+    assert_same,
+    everything,
+    local,
+    set_gradients,
+    shard,
+    tensors,
+    train,
+    whole,
+)
+from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    get_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+    set_state_dict,
+)
+from torch.distributed.tensor import DTensor
+
+UNEVEN = ((5, 64), (1, 64), (7, 100), (6, 3), (9,))
+DTYPES = (torch.bfloat16, torch.float32)
+STEPS = range(1, 5)
+MORE_STEPS = range(5, 8)
+FULL = StateDictOptions(full_state_dict=True)
+
+
+def pair(rule: str = "adamw", **options: Any) -> tuple[nn.Module, flash.FlashOptimizer]:
+    """A sharded model and its optimizer."""
+    model = shard(tensors(UNEVEN, DTYPES))
+    make, others = RULES[rule]
+    return model, make(model.parameters(), lr=1e-2, **{**others, **options})
+
+
+def unsharded(rule: str = "adamw", **options: Any) -> tuple[nn.Module, flash.FlashOptimizer]:
+    """The same on one process alone."""
+    model = tensors(UNEVEN, DTYPES)
+    make, others = RULES[rule]
+    return model, make(model.parameters(), lr=1e-2, **{**others, **options})
+
+
+def trained(rule: str = "adamw", steps: range = STEPS, **options: Any) -> list[Any]:
+    """Weights and states of an unsharded run."""
+    model, optimizer = unsharded(rule, **options)
+    train(model, optimizer, steps)
+    return everything(model, optimizer)
+
+
+def assert_continues(
+    model: nn.Module, optimizer: flash.FlashOptimizer, rule: str = "adamw", **options: Any
+) -> None:
+    """What was loaded equals an uninterrupted unsharded run, now and some steps later."""
+    assert_same(everything(model, optimizer), trained(rule, **options), "loaded")
+    train(model, optimizer, MORE_STEPS)
+    wanted = trained(rule, range(STEPS.start, MORE_STEPS.stop), **options)
+    assert_same(everything(model, optimizer), wanted, "continued")
+
+
+def save(directory: Path, model: nn.Module, optimizer: flash.FlashOptimizer) -> None:
+    """`dcp.save` of model and optimizer."""
+    weights, state = get_state_dict(model, optimizer)
+    dcp.save({"model": weights, "optimizer": state}, checkpoint_id=directory)
+
+
+def load(
+    directory: Path, model: nn.Module, optimizer: flash.FlashOptimizer, **options: Any
+) -> None:
+    """`dcp.load` of model and optimizer."""
+    settings = StateDictOptions(**options)
+    weights, state = get_state_dict(model, optimizer, options=settings)
+    found = {"model": weights, "optimizer": state}
+    dcp.load(found, checkpoint_id=directory)
+    set_state_dict(
+        model,
+        optimizer,
+        model_state_dict=found["model"],
+        optim_state_dict=found["optimizer"],
+        options=settings,
+    )
+
+
+# Resharding: `test_distributed.py` runs these by groups of several sizes on one directory.
+RESHARDED = ("adamw", "sgd-momentum", "lion")
+
+
+def save_for_others(directory: Path) -> None:
+    for rule in RESHARDED:
+        model, optimizer = pair(rule)
+        train(model, optimizer, STEPS)
+        save(directory / f"{rule} from {dist.get_world_size()}", model, optimizer)
+
+
+def load_from_others(directory: Path) -> None:
+    found = 0
+    for rule in RESHARDED:
+        for path in sorted((directory.parent / "save_for_others").glob(f"{rule} from *")):
+            model, optimizer = pair(rule)
+            load(path, model, optimizer)
+            assert_continues(model, optimizer, rule)
+            found += 1
+    assert found == 3 * len(RESHARDED)
+
+
+def load_into_one_process(directory: Path) -> None:
+    """Without FSDP, and what it saves is read by FSDP again."""
+    for rule in RESHARDED:
+        model, optimizer = unsharded(rule)
+        load(directory.parent / "save_for_others" / f"{rule} from 2", model, optimizer)
+        path = directory.parent / "save_for_others" / f"{rule} from 1"
+        save(path, model, optimizer)
+        assert_continues(model, optimizer, rule)
+
+
+@case(1, 2)
+def options_of_state_dicts(directory: Path) -> None:
+    for options in (
+        {},
+        {"cpu_offload": True},
+        {"flatten_optimizer_state_dict": True},
+        {"flatten_optimizer_state_dict": True, "cpu_offload": True},
+    ):
+        path = directory / "-".join(["options", *options])
+        model, optimizer = pair("adamw-amsgrad")
+        train(model, optimizer, STEPS)
+        weights, state = get_state_dict(model, optimizer, options=StateDictOptions(**options))
+        dcp.save({"model": weights, "optimizer": state}, checkpoint_id=path)
+        model, optimizer = pair("adamw-amsgrad")
+        load(path, model, optimizer, **options)
+        group = dict(optimizer.param_groups[0])
+        assert_continues(model, optimizer, "adamw-amsgrad")
+        wanted = pair("adamw-amsgrad")[1].param_groups[0]
+        del group["params"], wanted["params"]
+        assert {**wanted, "initial_lr": 1e-2} == group, options
+        assert type(group["betas"]) is tuple
+
+
+@case(2, 3)
+def full_state_dicts(directory: Path) -> None:
+    model, optimizer = pair()
+    train(model, optimizer, STEPS)
+    full = get_optimizer_state_dict(model, optimizer, options=FULL)
+    weights = get_model_state_dict(model, options=FULL)
+    assert not any(isinstance(v, DTensor) for s in full["state"].values() for v in s.values())
+
+    # Into an unsharded model, through a file that torch.load trusts.
+    torch.save(full, directory / f"full-{dist.get_rank()}.pt")
+    read = torch.load(directory / f"full-{dist.get_rank()}.pt", weights_only=True)
+    twin, reference = unsharded()
+    twin.load_state_dict(weights)
+    set_optimizer_state_dict(twin, reference, read)
+    assert_continues(twin, reference)
+
+    # Back, from every rank's copy and from that of rank 0 alone.
+    model, optimizer = pair()
+    set_model_state_dict(model, dict(weights), options=FULL)  # which puts shards into it
+    set_optimizer_state_dict(model, optimizer, full, options=FULL)
+    assert_continues(model, optimizer)
+    model, optimizer = pair()
+    first = dist.get_rank() == 0
+    options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+    set_model_state_dict(model, dict(weights) if first else {}, options=options)
+    set_optimizer_state_dict(model, optimizer, full if first else {}, options=options)
+    assert_continues(model, optimizer)
+    options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+    offloaded = get_optimizer_state_dict(model, optimizer, options=options)
+    assert bool(offloaded) == first
+
+
+@case(2, 3)
+def state_dicts_without_the_helpers(directory: Path) -> None:
+    """`load_state_dict` of sharded, whole and differently sharded state."""
+    model, optimizer = pair()
+    train(model, optimizer, STEPS)
+    weights = get_model_state_dict(model, options=FULL)
+    saved = optimizer.state_dict()
+
+    def check(state_dict: dict[str, Any]) -> None:
+        other, loaded = pair()
+        set_model_state_dict(other, dict(weights), options=FULL)
+        loaded.load_state_dict(state_dict)
+        train(optimizer=loaded, model=other, steps=range(0))
+        shared = {local(v).data_ptr() for s in saved["state"].values() for v in s.values()} - {0}
+        mine = {local(v).data_ptr() for s in loaded.state.values() for v in s.values()} - {0}
+        assert not shared & mine
+        assert_continues(other, loaded)
+
+    gathered = {**saved, "state": whole(saved["state"])}
+    check(saved)
+    check(copy.deepcopy(saved))
+    check(gathered)
+    torch.save(saved, directory / f"{dist.get_rank()}.pt")
+    check(torch.load(directory / f"{dist.get_rank()}.pt", weights_only=True))
+    twin, reference = unsharded()
+    twin.load_state_dict(weights)
+    reference.load_state_dict(saved)  # gathers
+    assert_continues(twin, reference)
+    plain, decompressed = unsharded(compress_state_dict=False)
+    plain.load_state_dict(weights)
+    decompressed.load_state_dict(gathered)
+    check(decompressed.state_dict())
+
+
+@case(2)
+def copies_and_pickles(_: Path) -> None:
+    model, optimizer = pair()
+    train(model, optimizer, STEPS)
+    clone = copy.deepcopy(optimizer)
+    for group, other in zip(optimizer.param_groups, clone.param_groups, strict=True):
+        for param, copied in zip(group["params"], other["params"], strict=True):
+            assert param is not copied
+            assert same_bits(whole(param.detach()), whole(copied.detach()))
+            assert same_bits(whole(optimizer.state[param]), whole(clone.state[copied]))
+            set_gradients([copied], 9)
+            set_gradients([param], 9)
+    optimizer.step()
+    clone.step()
+    for param, copied in zip(
+        optimizer.param_groups[0]["params"], clone.param_groups[0]["params"], strict=True
+    ):
+        assert same_bits(whole(param.detach()), whole(copied.detach()))
+
+
+@case(2)
+def before_the_first_step(directory: Path) -> None:
+    """Making a state dict leaves no trace in weights, moments or step counts."""
+    for rule in RULES:
+        model, optimizer = pair(rule)
+        before = [whole(param.detach()) for param in model.parameters()]
+        save(directory / rule, model, optimizer)
+        full = get_optimizer_state_dict(model, optimizer, options=FULL)
+        assert {float(state["step"]) for state in full["state"].values()} == {0.0}
+        assert same_bits(before, [whole(param.detach()) for param in model.parameters()])
+        train(model, optimizer, STEPS)
+        assert_continues(model, optimizer, rule)
+        model, optimizer = pair(rule)
+        load(directory / rule, model, optimizer)
+        train(model, optimizer, STEPS)
+        assert_continues(model, optimizer, rule)
+
+
+@case(2)
+def asynchronous_saves(directory: Path) -> None:
+    model, optimizer = pair()
+    train(model, optimizer, STEPS)
+    weights, state = get_state_dict(model, optimizer)
+    group = dist.new_group(backend="gloo")
+    future = dcp.async_save(
+        {"model": weights, "optimizer": state},
+        checkpoint_id=directory / "saved",
+        process_group=group,
+    )
+    train(model, optimizer, MORE_STEPS)  # the checkpoint is of before
+    future.result()
+    model, optimizer = pair()
+    load(directory / "saved", model, optimizer)
+    assert_continues(model, optimizer)
+
+
+@case(2)
+def a_rank_without_gradients(directory: Path) -> None:
+    for flat in (False, True):
+        options = {"flatten_optimizer_state_dict": flat}
+        model, optimizer = pair()
+        set_gradients(model.parameters(), 1)
+        if dist.get_rank() == 1:
+            for param in list(model.parameters())[:2]:
+                param.grad = None
+        optimizer.step()
+        weights, state = get_state_dict(model, optimizer, options=StateDictOptions(**options))
+        dcp.save({"model": weights, "optimizer": state}, checkpoint_id=directory / str(flat))
+        other, loaded = pair()
+        load(directory / str(flat), other, loaded, **options)
+        for param, twin in zip(model.parameters(), other.parameters(), strict=True):
+            a, b = whole(optimizer.state[param]), whole(loaded.state[twin])
+            a.pop("step"), b.pop("step")
+            assert same_bits(a, b)
+
+
+@case(2)
+def resumed_training_of_a_network(directory: Path) -> None:
+    """Forward and backward passes of FSDP, a frozen layer, and two parameter groups."""
+
+    def make() -> tuple[nn.Module, flash.FlashOptimizer]:
+        model = shard(Network())
+        decayed = [p for p in model.parameters() if p.dim() > 1]
+        others = [p for p in model.parameters() if p.dim() <= 1]
+        groups = [{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
+        return model, flash.FlashAdamW(groups, lr=1e-2, stochastic_rounding=True)
+
+    def run(model: nn.Module, optimizer: flash.FlashOptimizer, steps: range) -> None:
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0 / (1 + step))
+        for step in steps:
+            generator = torch.Generator().manual_seed(step + 7 * dist.get_rank())
+            model(torch.randint(13, (3, 4), generator=generator)).float().square().sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        schedule.step()
+
+    straight, stepped = make()
+    run(straight, stepped, range(4))
+    run(straight, stepped, range(4, 8))
+    model, optimizer = make()
+    run(model, optimizer, range(4))
+    save(directory / "saved", model, optimizer)
+    model, optimizer = make()
+    torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0)  # has made `initial_lr`
+    load(directory / "saved", model, optimizer)
+    assert optimizer.param_groups[0]["weight_decay"] == 0.1
+    run(model, optimizer, range(4, 8))
+    assert_same(everything(model, optimizer), everything(straight, stepped), "resumed")
+    frozen = [p for p in model.parameters() if not p.requires_grad]
+    assert frozen
+    assert not any(optimizer.state.get(p) for p in frozen)
+
+
+@case(2)
+def other_forms_of_state_are_refused(directory: Path) -> None:
+    """torch copies a checkpoint into whatever the reader has, and would cast codes to floats."""
+    model, optimizer = pair()
+    train(model, optimizer, STEPS)
+    save(directory / "saved", model, optimizer)
+    for options in ({"quantize": False}, {"master_weight_bits": 32}):
+        other, reader = pair(**options)
+        with pytest.raises(ValueError, match=r"parameter 0 of group 0.*saved with"):
+            load(directory / "saved", other, reader)
+    # Another codec has the same form, and is converted.
+    other, reader = pair(codec="softsign")
+    load(directory / "saved", other, reader)
+    assert reader.param_groups[0]["codec"] == "softsign"
+    train(other, reader, range(5, 6))
+    # fp32 moments can be read by every optimizer that asks for them.
+    model, optimizer = pair(compress_state_dict=False)
+    train(model, optimizer, STEPS)
+    save(directory / "decompressed", model, optimizer)
+    other, reader = pair(compress_state_dict=False)
+    load(directory / "decompressed", other, reader)
+    assert_continues(other, reader)
+    other, reader = pair(quantize=False)
+    load(directory / "decompressed", other, reader)
+    train(other, reader, range(5, 6))
+
+
+@case(1, 2)
+def loading_holds_the_state_once(directory: Path) -> None:
+    """A checkpoint is read into the optimizer's tensors, and these stay."""
+
+    def addresses(optimizer: flash.FlashOptimizer) -> dict[tuple[int, str], int]:
+        return {
+            (index, name): local(value).data_ptr()
+            for index, state in enumerate(optimizer.state.values())
+            for name, value in state.items()
+            if name not in ("step", "stream_key")
+        }
+
+    model, optimizer = pair()
+    train(model, optimizer, STEPS)
+    save(directory / "saved", model, optimizer)
+    model, optimizer = pair()
+    weights, state = get_state_dict(model, optimizer)
+    before = addresses(optimizer)
+    found = {"model": weights, "optimizer": state}
+    dcp.load(found, checkpoint_id=directory / "saved")
+    set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=found["optimizer"])
+    assert addresses(optimizer) == before
+    assert_continues(model, optimizer)
+
+
+@case(2)
+def size_of_a_checkpoint(directory: Path) -> None:
+    """Bytes per parameter of weights and state on disk: 5.125 for AdamW with 24 bits."""
+    model = shard(tensors([(1024, 1024), (515, 1024)], [torch.bfloat16]))
+    optimizer = flash.FlashAdamW(model.parameters())
+    train(model, optimizer, range(1, 2))
+    save(directory / "saved", model, optimizer)
+    dist.barrier()
+    size = sum(path.stat().st_size for path in (directory / "saved").glob("*.distcp"))
+    numel = sum(param.numel() for param in model.parameters())
+    formula = 2 + 1 + 1 + 1 + 2 * 4 / 64
+    print(f"{size / numel:.4f} bytes per parameter on disk, {formula} by the formula")
+    assert formula * numel <= size < 1.01 * formula * numel
+    assert 7e9 * formula <= 36e9
+    report = optimizer.memory_report()
+    rows = sum(local(param).numel() for param in model.parameters())
+    assert report.numel == rows
+    assert report.by_kind.weights == 2 * rows
+    assert report.by_kind.optimizer - report.by_kind.other == round((formula - 2) * rows)
+
+
+@case(2, 3)
+def master_weights_of_shards(directory: Path) -> None:
+    for bits in (24, 32):
+        model, optimizer = pair(master_weight_bits=bits)
+        twin, reference = unsharded(master_weight_bits=bits)
+        for m, o in ((model, optimizer), (twin, reference)):
+            train(m, o, STEPS)
+        found = optimizer.get_fp32_model_state_dict(model)
+        wanted = reference.get_fp32_model_state_dict(twin)
+        for (name, value), param in zip(found.items(), model.parameters(), strict=True):
+            assert isinstance(value, DTensor), name
+            assert value.placements == param.placements
+        assert same_bits(whole(found), wanted)
+        for param in model.parameters():
+            if param.dtype == torch.float32:
+                continue
+            correction = optimizer.state[param]["weight_correction"]
+            master = flash.reconstruct_fp32_param(param, correction)
+            assert isinstance(master, DTensor)
+            made = flash.compute_ecc_bits(master, param, bits // 8)
+            assert same_bits(whole(made), whole(correction))
+
+        path = directory / str(bits)
+        dcp.save(found, checkpoint_id=path)
+        other, loaded = pair(master_weight_bits=bits)
+        train(other, loaded, range(7, 8))
+        target: dict[str, Tensor] = loaded.get_fp32_model_state_dict(other)
+        dcp.load(target, checkpoint_id=path)
+        for state_dict in (target, wanted, {name: whole(value) for name, value in target.items()}):
+            train(other, loaded, range(8, 9))
+            loaded.set_fp32_model_state_dict(other, state_dict)
+            assert same_bits(whole(loaded.get_fp32_model_state_dict(other)), wanted)
+        plain, plain_optimizer = unsharded(master_weight_bits=bits)
+        train(plain, plain_optimizer, range(1, 2))
+        plain_optimizer.set_fp32_model_state_dict(plain, target)
+        assert same_bits(plain_optimizer.get_fp32_model_state_dict(plain), wanted)
