@@ -17,7 +17,9 @@ from ._master import fp32_state_dict, load_fp32_state_dict
 from ._memory import MemoryReport, measure
 from ._numerics import check_steps
 from ._options import RuleKind, hyperparameters
+from ._parameter_plan import ParameterPlan
 from ._plan import Entry, StepPlan, usable_gradient
+from ._release import Release
 from ._state import (
     CORRECTION,
     STREAM_KEY,
@@ -79,6 +81,7 @@ class FlashOptimizer(torch.optim.Optimizer):
 
     def _reset(self) -> None:
         self._plan: StepPlan | None = None
+        self._release: Release | None = None  # set by `enable_gradient_release`
         self._codecs: dict[Tensor, _C.Codec] = {}  # in which the state is; groups say the wanted
         self._stream_keys: dict[Tensor, int] = {}
         self._next_stream_key = 0
@@ -176,6 +179,10 @@ class FlashOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        if self._release is not None:
+            self._release.finish_step()
+            if not self._any_gradient():
+                return loss
         scale, found_inf = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
         if found_inf is not None and self._counts_on_host() and float(found_inf) != 0:
             return loss
@@ -187,6 +194,15 @@ class FlashOptimizer(torch.optim.Optimizer):
             _C.set_cpu_threads(torch.get_num_threads())
             self.skipped_tensors += self._plan.step(scale, found_inf)
         return loss
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clears the gradients of all parameters, and what gradient release has accumulated."""
+        super().zero_grad(set_to_none)
+        if self._release is not None:
+            self._release.drop()
+
+    def _any_gradient(self) -> bool:
+        return any(param.grad is not None for g in self.param_groups for param in g["params"])
 
     def _counts_on_host(self) -> bool:
         """Whether a step has to know on the host if GradScaler found an infinity."""
@@ -258,32 +274,57 @@ class FlashOptimizer(torch.optim.Optimizer):
             state = self.state.get(param)
             if not state and param.grad is None:
                 continue
-            with naming(name):
-                weight = weight_of(param)
-                if param.grad is not None:
-                    usable_gradient(param.grad, param)
-                layout = layout_of(weight, self.param_groups[group], self._kind)
-                if state:
-                    check_state(state, weight, layout)
-                else:
-                    fresh[param] = fresh_state(weight, layout, self._stream_keys[param])
-            self._warn_of_lost_updates(name, param, layout, self.param_groups[group])
-            entries.append(Entry(param, weight, name, group, layout))
+            entries.append(self._entry(param, group, name, fresh))
         plan = StepPlan(self._kind, self.param_groups, entries, {**self.state, **fresh})
         self.state.update(fresh)
         self._codecs = {entry.param: entry.layout.codec for entry in entries}
         return plan
 
+    def _entry(self, param: Tensor, group: int, name: str, fresh: dict[Tensor, State]) -> Entry:
+        """A parameter as a plan needs it; puts its state into `fresh` if it has none."""
+        state = self.state.get(param)
+        with naming(name):
+            weight = weight_of(param)
+            if param.grad is not None:
+                usable_gradient(param.grad, param)
+            layout = layout_of(weight, self.param_groups[group], self._kind)
+            if state:
+                check_state(state, weight, layout)
+            else:
+                fresh[param] = fresh_state(weight, layout, self._stream_keys[param])
+        self._warn_of_lost_updates(name, param, layout, self.param_groups[group])
+        return Entry(param, weight, name, group, layout)
+
+    def _make_parameter_plan(
+        self, param: Tensor, group: int, name: str, skip_nonfinite: bool
+    ) -> ParameterPlan:
+        """Makes the state of one parameter if it has none, then prepares a step of it alone."""
+        self._conform_parameter(param, group, name)
+        if param not in self._stream_keys:
+            self._assign_stream_keys()
+        fresh: dict[Tensor, State] = {}
+        entry = self._entry(param, group, name, fresh)
+        state = fresh.get(param) or self.state[param]
+        plan = ParameterPlan(
+            self._kind, self.param_groups[group], group, entry, state, skip_nonfinite
+        )
+        self.state.update(fresh)
+        self._codecs[param] = entry.layout.codec
+        return plan
+
     def _conform(self) -> None:
         """Converts state that is not kept as its group's options ask for, if these have changed."""
         for param, group, name in self._parameters():
-            if state := self.state.get(param):
-                with naming(name):
-                    weight = weight_of(param)
-                    layout = layout_of(weight, self.param_groups[group], self._kind)
-                    codec = self._codecs.get(param, layout.codec)
-                    self.state[param] = conform(state, weight, layout, codec)
-                self._codecs[param] = layout.codec
+            self._conform_parameter(param, group, name)
+
+    def _conform_parameter(self, param: Tensor, group: int, name: str) -> None:
+        if state := self.state.get(param):
+            with naming(name):
+                weight = weight_of(param)
+                layout = layout_of(weight, self.param_groups[group], self._kind)
+                codec = self._codecs.get(param, layout.codec)
+                self.state[param] = conform(state, weight, layout, codec)
+            self._codecs[param] = layout.codec
 
     def _parameters(self) -> Iterator[tuple[Tensor, int, str]]:
         """Every parameter once, with its group's index and its name for messages."""
