@@ -235,7 +235,7 @@ def test_hundreds_of_tensors_of_mixed_sizes_step_as_each_alone(rule: str) -> Non
     apart = {}
     for i in chosen:
         apart[i] = make([copies[i]], **options)
-        apart[i]._stream_keys = {copies[i]: i}  # the key that it has among the others
+        apart[i]._stream_keys.of = {copies[i]: i}  # the key that it has among the others
     for step in range(3):
         set_gradients(params, step)
         for i in chosen:

@@ -19,6 +19,7 @@ __all__ = [
     "FlashOptimizer",
     "FlashSGD",
     "FlashSGDW",
+    "GradientReleaseHandle",
     "MemoryByKind",
     "MemoryReport",
     "NumericsError",
@@ -28,6 +29,7 @@ __all__ = [
     "cast_model",
     "compute_ecc_bits",
     "dequantize",
+    "enable_gradient_release",
     "quantize",
     "reconstruct_fp32_param",
 ]
@@ -59,6 +61,7 @@ except ModuleNotFoundError as _error:
         raise AttributeError(f"module 'flashoptim_cpp' has no attribute {name!r}")
 else:
     from ._cast import cast_model
+    from ._gradient_release import GradientReleaseHandle, enable_gradient_release
     from ._master import compute_ecc_bits, reconstruct_fp32_param
     from ._memory import MemoryByKind, MemoryReport, ParameterMemory
     from ._moments import dequantize, quantize

@@ -41,15 +41,31 @@ def check_steps(
         NumericsError: steps of a parameter would be lost; names it.
     """
     for entry in entries:
-        group, param = groups[entry.group], entry.param
-        if not group["check_numerics"] or group["stochastic_rounding"] or param.grad is None:
-            continue
-        if param not in largest:
-            weight = entry.weight
-            largest[param] = float(weight.abs().max()) if weight.numel() else 0.0
-        with naming(entry.name):
-            bits = entry.layout.correction_bits
-            check_step_size(rule, float(group["lr"]), entry.weight.dtype, bits, largest[param])
+        if entry.param.grad is not None:
+            check_entry(entry, groups[entry.group], rule, largest)
+
+
+def check_entry(entry: Entry, group: Group, rule: _C.Rule, largest: dict[Tensor, float]) -> None:
+    """Checks one parameter about to be stepped, if its group asks for it.
+
+    Args:
+        entry: the parameter.
+        group: its parameter group.
+        rule: of the optimizer.
+        largest: magnitudes measured earlier, by parameter; a missing one is added.
+
+    Raises:
+        NumericsError: steps of the parameter would be lost; names it.
+    """
+    param = entry.param
+    if not group["check_numerics"] or group["stochastic_rounding"]:
+        return
+    if param not in largest:
+        weight = entry.weight
+        largest[param] = float(weight.abs().max()) if weight.numel() else 0.0
+    with naming(entry.name):
+        bits = entry.layout.correction_bits
+        check_step_size(rule, float(group["lr"]), entry.weight.dtype, bits, largest[param])
 
 
 def check_step_size(

@@ -19,16 +19,16 @@ from ._master import fp32_state_dict, load_fp32_state_dict
 from ._memory import MemoryReport, measure
 from ._numerics import check_steps
 from ._options import RuleKind, hyperparameters
+from ._parameter_plan import ParameterPlan
 from ._plan import Entry, StepPlan, usable_gradient
+from ._release import Release
 from ._sharding import is_dtensor
 from ._state import (
     CORRECTION,
-    STREAM_KEY,
     Layout,
     State,
     check_state,
     fresh_state,
-    host_number,
     layout_of,
     naming,
     parameter_name,
@@ -36,6 +36,7 @@ from ._state import (
     weight_of,
 )
 from ._state_dict import read_state_dict
+from ._stream_keys import StreamKeys
 
 Params = Iterable[Tensor] | Iterable[dict[str, Any]] | Iterable[tuple[str, Tensor]]
 
@@ -83,9 +84,9 @@ class FlashOptimizer(torch.optim.Optimizer):
 
     def _reset(self) -> None:
         self._plan: StepPlan | None = None
+        self._release: Release | None = None  # set by `enable_gradient_release`
         self._codecs: dict[Tensor, _C.Codec] = {}  # in which the state is; groups say the wanted
-        self._stream_keys: dict[Tensor, int] = {}
-        self._next_stream_key = 0
+        self._stream_keys = StreamKeys()
         self._largest: dict[Tensor, float] = {}
         self._warned_of_lost_updates = False
         #: Tensor updates that ``nonfinite="skip"`` has left out so far.
@@ -96,7 +97,6 @@ class FlashOptimizer(torch.optim.Optimizer):
         return {
             **super().__getstate__(),
             "_stream_keys": self._stream_keys,
-            "_next_stream_key": self._next_stream_key,
             "skipped_tensors": self.skipped_tensors,
         }
 
@@ -128,7 +128,7 @@ class FlashOptimizer(torch.optim.Optimizer):
         param_group[FORMAT] = _C.FORMAT_VERSION
         if param_group.get("decouple_lr"):
             param_group.setdefault("initial_lr", float(param_group["lr"]))
-        self._assign_stream_keys()
+        self._stream_keys.assign(self.param_groups, self.state)
 
     def _check_group(self, index: int) -> None:
         group = self.param_groups[index]
@@ -184,6 +184,10 @@ class FlashOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        if self._release is not None:
+            self._release.finish_step()
+            if not self._anything_left():
+                return loss
         scale, found_inf = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
         if found_inf is not None and self._counts_on_host() and float(found_inf) != 0:
             return loss
@@ -198,6 +202,20 @@ class FlashOptimizer(torch.optim.Optimizer):
             _C.set_cpu_threads(torch.get_num_threads())
             self.skipped_tensors += self._plan.step(scale, found_inf)
         return loss
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clears the gradients of all parameters, and what gradient release has accumulated."""
+        super().zero_grad(set_to_none)
+        if self._release is not None:
+            self._release.drop()
+
+    def _anything_left(self) -> bool:
+        """Whether a parameter has a gradient, or needs state although it had none."""
+        return any(
+            param.grad is not None or (self._needs_state(param) and not self.state.get(param))
+            for group in self.param_groups
+            for param in group["params"]
+        )
 
     def _counts_on_host(self) -> bool:
         """Whether a step has to know on the host if GradScaler found an infinity."""
@@ -264,24 +282,14 @@ class FlashOptimizer(torch.optim.Optimizer):
     def _make_plan(self) -> StepPlan:
         """Makes the state that is missing, then prepares a step of all parameters with state."""
         self._conform()
-        self._assign_stream_keys()
+        self._stream_keys.assign(self.param_groups, self.state)
         entries: list[Entry] = []
         fresh: dict[Tensor, State] = {}
         for param, group, name in self._parameters():
             state = self.state.get(param)
             if not state and param.grad is None and not self._needs_state(param):
                 continue
-            with naming(name):
-                weight = weight_of(param)
-                if param.grad is not None:
-                    usable_gradient(param.grad, param)
-                layout = layout_of(param, self.param_groups[group], self._kind)
-                if state:
-                    check_state(state, weight, layout)
-                else:
-                    fresh[param] = fresh_state(weight, layout, self._stream_keys[param])
-            self._warn_of_lost_updates(name, param, layout, self.param_groups[group])
-            entries.append(Entry(param, weight, name, group, layout))
+            entries.append(self._entry(param, group, name, fresh))
         plan = StepPlan(self._kind, self.param_groups, entries, {**self.state, **fresh})
         self.state.update(fresh)
         self._codecs = {entry.param: entry.layout.codec for entry in entries}
@@ -295,16 +303,51 @@ class FlashOptimizer(torch.optim.Optimizer):
         """
         return param.requires_grad and is_dtensor(param)
 
+    def _entry(self, param: Tensor, group: int, name: str, fresh: dict[Tensor, State]) -> Entry:
+        """A parameter as a plan needs it; puts its state into `fresh` if it has none."""
+        state = self.state.get(param)
+        with naming(name):
+            weight = weight_of(param)
+            if param.grad is not None:
+                usable_gradient(param.grad, param)
+            layout = layout_of(param, self.param_groups[group], self._kind)
+            if state:
+                check_state(state, weight, layout)
+            else:
+                fresh[param] = fresh_state(weight, layout, self._stream_keys.of[param])
+        self._warn_of_lost_updates(name, param, layout, self.param_groups[group])
+        return Entry(param, weight, name, group, layout)
+
+    def _make_parameter_plan(
+        self, param: Tensor, group: int, name: str, skip_nonfinite: bool
+    ) -> ParameterPlan:
+        """Makes the state of one parameter if it has none, then prepares a step of it alone."""
+        self._conform_parameter(param, group, name)
+        if param not in self._stream_keys.of:
+            self._stream_keys.assign(self.param_groups, self.state)
+        fresh: dict[Tensor, State] = {}
+        entry = self._entry(param, group, name, fresh)
+        state = fresh.get(param) or self.state[param]
+        plan = ParameterPlan(
+            self._kind, self.param_groups[group], group, entry, state, skip_nonfinite
+        )
+        self.state.update(fresh)
+        self._codecs[param] = entry.layout.codec
+        return plan
+
     def _conform(self) -> None:
         """Converts state that is not kept as its group's options ask for, if these have changed."""
         for param, group, name in self._parameters():
-            if state := self.state.get(param):
-                with naming(name):
-                    weight = weight_of(param)
-                    layout = layout_of(param, self.param_groups[group], self._kind)
-                    codec = self._codecs.get(param, layout.codec)
-                    self.state[param] = conform(state, weight, layout, codec)
-                self._codecs[param] = layout.codec
+            self._conform_parameter(param, group, name)
+
+    def _conform_parameter(self, param: Tensor, group: int, name: str) -> None:
+        if state := self.state.get(param):
+            with naming(name):
+                weight = weight_of(param)
+                layout = layout_of(param, self.param_groups[group], self._kind)
+                codec = self._codecs.get(param, layout.codec)
+                self.state[param] = conform(state, weight, layout, codec)
+            self._codecs[param] = layout.codec
 
     def _parameters(self) -> Iterator[tuple[Tensor, int, str]]:
         """Every parameter once, with its group's index and its name for messages."""
@@ -385,37 +428,10 @@ class FlashOptimizer(torch.optim.Optimizer):
         self._plan = None
         self._codecs = {}
         self._largest = {}
-        self._assign_stream_keys()
+        self._stream_keys.assign(self.param_groups, self.state)
         self._conform()
         for post_hook in self._optimizer_load_state_dict_post_hooks.values():
             post_hook(self)
-
-    def _assign_stream_keys(self) -> None:
-        """Gives every parameter a key of its own: its state's, else the one it was added with.
-
-        A key that another parameter's state has is replaced by a new one.
-        """
-        params = [param for group in self.param_groups for param in group["params"]]
-        keys: dict[Tensor, int] = {}
-        used: set[int] = set()
-        for param in params:
-            state = self.state.get(param)
-            if state and STREAM_KEY in state and (key := int(state[STREAM_KEY])) not in used:
-                keys[param] = key
-                used.add(key)
-        self._next_stream_key = max(self._next_stream_key, *(key + 1 for key in used), 0)
-        for param in params:
-            if param in keys:
-                continue
-            key = self._stream_keys.get(param, self._next_stream_key)
-            if key in used:
-                key = self._next_stream_key
-            self._next_stream_key = max(self._next_stream_key, key + 1)
-            keys[param] = key
-            used.add(key)
-            if state := self.state.get(param):
-                state[STREAM_KEY] = host_number(STREAM_KEY, key)
-        self._stream_keys = keys
 
 
 def _decompress(optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> None:

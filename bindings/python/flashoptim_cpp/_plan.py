@@ -173,6 +173,8 @@ class StepPlan:
     addresses are compared before every step instead.
     """
 
+    _first_group = 0  # the number of the first group, for messages
+
     def __init__(
         self, kind: _options.RuleKind, groups: Groups, entries: Sequence[Entry], state: States
     ) -> None:
@@ -233,7 +235,8 @@ class StepPlan:
             lr_address = 0 if device_lr is None else device_lr.data_ptr()
             self._native.set_device_learning_rate(index, lr_address)
         except (TypeError, ValueError) as error:
-            raise type(error)(f"parameter group {index}: {error}") from None
+            number = self._first_group + index
+            raise type(error)(f"parameter group {number}: {error}") from None
         # A tensor may change in place, so a group with one is read anew at every step.
         # One on a GPU is read there, or once: reading it here would wait for the GPU.
         constant = not any(
@@ -258,9 +261,16 @@ class StepPlan:
             self._native.set_gradient_scale(1.0 if scale is None else float(scale))
         stepped: list[Tensor] = []
         others = _READER.read_gradients(self._native, self._tracked, stepped)
-        copies = [self._set_gradient(index) for index in others]
+        copies = [self._set_gradient(index, self._tracked[index].grad) for index in others]
         if not stepped:
             return 0
+        skipped = self._run(scale, found_inf)
+        torch.autograd.graph.increment_version(stepped)
+        del copies  # the native step has read them
+        return skipped
+
+    def _run(self, scale: Tensor | None, found_inf: Tensor | None) -> int:
+        """Steps with the gradients that are set; returns the number of tensors left alone."""
         for device in self._gpus:
             self._check_capture(device)
             self._native.set_stream(device.index, torch.cuda.current_stream(device).cuda_stream)
@@ -268,10 +278,7 @@ class StepPlan:
                 0 if value is None else value.to(device).data_ptr() for value in (scale, found_inf)
             ]
             self._native.set_gradient_scaling(device.index, *scaling)
-        skipped = self._native.step()
-        torch.autograd.graph.increment_version(stepped)
-        del copies  # the native step has read them
-        return skipped
+        return self._native.step()
 
     def _check_capture(self, device: torch.device) -> None:
         if torch.cuda.is_current_stream_capturing() and any(
@@ -284,12 +291,12 @@ class StepPlan:
                 "and step count; construct the optimizer with capturable=True"
             )
 
-    def _set_gradient(self, index: int) -> Tensor:
-        """Sets a gradient that does not lie like its parameter; returns what must be kept alive."""
+    def _set_gradient(self, index: int, gradient: Tensor | None) -> Tensor:
+        """Sets a gradient that the reader cannot; returns what must be kept alive."""
         entry = self.entries[index]
-        assert entry.param.grad is not None
+        assert gradient is not None
         with naming(entry.name):
-            usable = usable_gradient(entry.param.grad, entry.param)
+            usable = usable_gradient(gradient, entry.param)
         self._native.set_gradient(index, usable.data_ptr() or _NO_ELEMENTS, DTYPES[usable.dtype])
         return usable
 
