@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -222,7 +223,12 @@ def state_dicts_without_the_helpers(directory: Path) -> None:
 def copies_and_pickles(_: Path) -> None:
     model, optimizer = pair()
     train(model, optimizer, STEPS)
-    clone = copy.deepcopy(optimizer)
+    compare_with_a_copy(optimizer, copy.deepcopy(optimizer))
+    compare_with_a_copy(optimizer, pickle.loads(pickle.dumps(optimizer)))
+
+
+def compare_with_a_copy(optimizer: flash.FlashOptimizer, clone: flash.FlashOptimizer) -> None:
+    """The same parameters and state in other memory, which take the same step."""
     for group, other in zip(optimizer.param_groups, clone.param_groups, strict=True):
         for param, copied in zip(group["params"], other["params"], strict=True):
             assert param is not copied

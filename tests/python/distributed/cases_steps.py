@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from common import RULES, STORAGES, same_bits
+from flashoptim_cpp import _plan
 from ranks import case
 from sharded import (
     LONG_VECTOR,
@@ -338,6 +339,14 @@ def a_moved_shard_makes_a_new_plan(_: Path) -> None:
         a is local(b) or a.data_ptr() == local(b).data_ptr()
         for a, b in zip(kept, model.parameters(), strict=True)
     )
+
+
+@case(2)
+def a_torch_without_the_exchange_functions(_: Path) -> None:
+    """Before 2.10 addresses are read in Python."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_plan, "_READER", _plan._PythonReader())
+        compare(shard(tensors()), tensors(), "adamw", "default")
 
 
 @case(2)
