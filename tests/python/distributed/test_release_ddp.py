@@ -95,6 +95,7 @@ def main(rank: int, rendezvous: str) -> None:
     )
     for work in (equal_to_plain_steps, accumulation, clipping, mistakes):
         work(rank)
+    dist.barrier()  # a rank that leaves early breaks the connections of the others
     dist.destroy_process_group()
 
 
