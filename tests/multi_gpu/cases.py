@@ -179,7 +179,7 @@ def _load(model: nn.Module, optimizer: flash.FlashOptimizer, path: Any, **option
 
 
 def an_infinity_on_one_rank(context: Context) -> Figures:
-    model = context.sharded()
+    model = context.sharded(torch.float16)  # GradScaler knows no bf16 gradients on a GPU
     optimizer = context.optimizer(model, "adamw")
     scaler = torch.amp.GradScaler(context.device.type, init_scale=1024.0)
     for step in range(3):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import tempfile
 import time
@@ -69,6 +70,9 @@ def main() -> int:
 
 def _work(rank: int, world: int, kind: str, tiny: bool, wanted: list[str], directory: str) -> None:
     device = torch.device(kind, rank if kind == "cuda" else None)
+    # Whoever trains twice gets the same gradients.
+    os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
+    torch.use_deterministic_algorithms(True)
     if kind == "cuda":
         torch.cuda.set_device(device)
     else:
