@@ -13,7 +13,8 @@ namespace flashoptim {
 /// The library's version, "major.minor.patch".
 const char* Version();
 
-/// Instruction sets that this machine can run, best first: "avx512", "avx2", "neon", "scalar".
+/// Instruction sets that this machine can run, best first: "avx512_vbmi", "avx512", "avx2", "neon",
+/// "scalar".
 std::vector<std::string> CpuTargets();
 
 /// The one in use. The environment variable FLASHOPTIM_CPU_TARGET forces one; std::invalid_argument

@@ -10,20 +10,6 @@
 // those for the longest chain of the first; several groups in a row give the processor other work
 // meanwhile.
 
-HWY_INLINE void* Advance(void* base, uint64_t bytes) {
-  return base == nullptr ? nullptr : static_cast<uint8_t*>(base) + bytes;
-}
-
-HWY_INLINE GroupView ViewAt(const TensorTask& task, uint64_t offset) {
-  const uint64_t moment_size = task.codec == Codec::kNone ? sizeof(float) : 1;
-  return {Advance(task.weight, offset * ElementSize(task.weight_dtype)),
-          Advance(task.correction, offset * (task.correction_bits / 8)),
-          static_cast<const uint8_t*>(task.gradient) + offset * ElementSize(task.gradient_dtype),
-          Advance(task.first, offset * moment_size),
-          Advance(task.second, offset * moment_size),
-          Advance(task.maximum, offset * moment_size)};
-}
-
 // One kind of value of a group, as the first pass leaves it, with the maximum of the magnitudes'
 // images.
 struct Tile {
@@ -170,25 +156,6 @@ HWY_NOINLINE void RetryGroup(const TensorTask& task, const LaneScalars<Lanes>& h
 // Whole groups of a block. More than two gain nothing on a Zen 4 core and cost first-level cache.
 constexpr uint64_t kGroupsPerBlock = 2;
 
-// Fetches what a group some way ahead will touch. The processor's own prefetching stops at every
-// page, and a step goes through five arrays at once: without this it is 8 % slower on a Zen 4 core.
-// Sizes are those of the common dtypes; of wider ones a part is fetched. A prefetch never faults,
-// so the ends of arrays, and arrays that are not there, need no care.
-HWY_INLINE void PrefetchAhead(const GroupView& view) {
-  constexpr uintptr_t kAhead = 16 * kGroupSize;
-  const auto prefetch = [](const void* base, uintptr_t offset) HWY_ATTR {
-    // NOLINTNEXTLINE(performance-no-int-to-ptr): arithmetic on a null pointer would be undefined
-    hwy::Prefetch(reinterpret_cast<const uint8_t*>(reinterpret_cast<uintptr_t>(base) + offset));
-  };
-  prefetch(view.weight, 2 * kAhead);
-  prefetch(view.weight, 2 * kAhead + kGroupSize);
-  prefetch(view.gradient, 2 * kAhead);
-  prefetch(view.gradient, 2 * kAhead + kGroupSize);
-  prefetch(view.correction, kAhead);
-  prefetch(view.first, kAhead);
-  prefetch(view.second, kAhead);
-}
-
 template <KernelRule kRule, class Codec>
 void StepRange(const TensorTask& task, uint64_t begin, uint64_t end) {
   const uint64_t groups_per_row = core::GroupsPerRow(task.row_length);
@@ -203,7 +170,7 @@ void StepRange(const TensorTask& task, uint64_t begin, uint64_t end) {
       const GroupView view = ViewAt(task, row * task.row_length + start);
       const uint64_t left = task.row_length - start;
       if (left >= kGroupSize) {
-        PrefetchAhead(view);
+        Prefetch(view, kGroupsAhead);
         UpdateGroup<kRule, Codec, true>(task, scalars, view, group, tiles[filled++]);
       } else {
         GroupTiles short_tiles;

@@ -8,7 +8,7 @@
 #include "cpu/reference.h"
 #include "cpu/targets.h"
 
-// Targets without fused multiply-add would round twice; AVX3_DL brings nothing that is used here.
+// Targets without fused multiply-add would round twice; AVX3_DL is for cpu/vbmi.cc.
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/simd.cc"
@@ -35,6 +35,7 @@ using core::TensorTask;
 // clang-format off
 #include "core/formulas-inl.h"
 #include "cpu/highway_lanes-inl.h"
+#include "cpu/group_view-inl.h"
 #include "cpu/quads-inl.h"
 #include "cpu/weights-inl.h"
 #include "cpu/moments-inl.h"

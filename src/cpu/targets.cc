@@ -11,6 +11,7 @@ namespace {
 
 std::vector<Target> FindTargets() {
   std::vector<Target> targets;
+  if (const auto step = VbmiStepGroups()) targets.push_back({"avx512_vbmi", step});
   for (const std::string_view name : {"avx512", "avx2", "neon"}) {
     if (const auto step = SimdStepGroups(name)) targets.push_back({name, step});
   }

@@ -34,6 +34,9 @@ void ChooseTarget(std::string_view name);
 /// The step of a SIMD target, or null where it is not compiled in or the machine lacks it.
 StepGroupsFunction SimdStepGroups(std::string_view target);
 
+/// The same for the target `avx512_vbmi`, which needs the target `avx512`.
+StepGroupsFunction VbmiStepGroups();
+
 }  // namespace flashoptim::cpu
 
 #endif  // FLASHOPTIM_CPU_TARGETS_H_

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -35,11 +36,19 @@ std::uint32_t AwaitChange(const std::atomic<std::uint32_t>& value, std::uint32_t
   return value.load(std::memory_order_acquire);
 }
 
+// Whether this thread runs a body of the pool's loop.
+thread_local bool inside_loop = false;
+
 class Pool {
  public:
-  explicit Pool(int workers) {
+  // With fewer workers where the system gives no more threads.
+  explicit Pool(int workers) : wanted_(workers) {
     threads_.reserve(static_cast<std::size_t>(workers));
-    for (int i = 0; i < workers; ++i) threads_.emplace_back([this] { Work(); });
+    try {
+      for (int i = 0; i < workers; ++i) threads_.emplace_back([this] { Work(); });
+    } catch (const std::system_error&) {
+      // The caller does what no worker does.
+    }
   }
 
   Pool(const Pool&) = delete;
@@ -52,30 +61,50 @@ class Pool {
     for (std::thread& thread : threads_) thread.join();
   }
 
-  int workers() const { return static_cast<int>(threads_.size()); }
+  int wanted() const { return wanted_; }
 
   void Run(std::uint64_t count, void (*body)(void*, std::uint64_t), void* context) {
     count_ = count;
     body_ = body;
     context_ = context;
     next_.store(0, std::memory_order_relaxed);
-    busy_.store(static_cast<std::uint32_t>(threads_.size()), std::memory_order_relaxed);
+    gate_.store(kOpen, std::memory_order_release);
     epoch_.fetch_add(1, std::memory_order_release);
     epoch_.notify_all();
     Drain();
-    for (std::uint32_t busy = busy_.load(std::memory_order_acquire); busy != 0;) {
-      busy = AwaitChange(busy_, busy);
-    }
+    // Who comes after this finds the gate closed; only those inside have to be waited for.
+    std::uint32_t inside = gate_.fetch_and(~kOpen, std::memory_order_acquire) & ~kOpen;
+    while (inside != 0) inside = AwaitChange(gate_, inside);
   }
 
  private:
+  static constexpr std::uint32_t kOpen = 1U << 31;
+
+  // Whether there is a loop to join. Until Leave, its fields stay as they are.
+  bool Enter() {
+    std::uint32_t gate = gate_.load(std::memory_order_relaxed);
+    while ((gate & kOpen) != 0) {
+      if (gate_.compare_exchange_weak(gate, gate + 1, std::memory_order_acquire,
+                                      std::memory_order_relaxed)) {
+        return true;
+      }
+    }
+    return false;
+  }
+
+  void Leave() {
+    if (gate_.fetch_sub(1, std::memory_order_release) == 1) gate_.notify_one();
+  }
+
   void Drain() {
     const DefaultFloatEnvironment environment;
+    inside_loop = true;
     for (;;) {
       const std::uint64_t i = next_.fetch_add(1, std::memory_order_relaxed);
-      if (i >= count_) return;
+      if (i >= count_) break;
       body_(context_, i);
     }
+    inside_loop = false;
   }
 
   void Work() {
@@ -83,18 +112,19 @@ class Pool {
     for (;;) {
       epoch = AwaitChange(epoch_, epoch);
       if (stop_.load(std::memory_order_relaxed)) return;
+      if (!Enter()) continue;
       Drain();
-      busy_.fetch_sub(1, std::memory_order_release);
-      busy_.notify_one();
+      Leave();
     }
   }
 
+  int wanted_;
   std::uint64_t count_ = 0;
   void (*body_)(void*, std::uint64_t) = nullptr;
   void* context_ = nullptr;
   alignas(64) std::atomic<std::uint64_t> next_ = 0;
   alignas(64) std::atomic<std::uint32_t> epoch_ = 0;
-  alignas(64) std::atomic<std::uint32_t> busy_ = 0;
+  alignas(64) std::atomic<std::uint32_t> gate_ = 0;  // kOpen, and the number of workers inside
   std::atomic<bool> stop_ = false;
   std::vector<std::thread> threads_;
 };
@@ -135,12 +165,13 @@ void ParallelFor(std::uint64_t count, void (*body)(void* context, std::uint64_t 
   const int workers = ThreadCount() - 1;
   Shared& shared = *SharedSlot().load();
   std::unique_lock<std::mutex> lock(shared.mutex, std::defer_lock);
-  if (count <= 1 || workers == 0 || !lock.try_lock()) {
+  // A thread that holds a mutex must not try to lock it again.
+  if (count <= 1 || workers == 0 || inside_loop || !lock.try_lock()) {
     const DefaultFloatEnvironment environment;
     for (std::uint64_t i = 0; i < count; ++i) body(context, i);
     return;
   }
-  if (shared.pool == nullptr || shared.pool->workers() != workers) {
+  if (shared.pool == nullptr || shared.pool->wanted() != workers) {
     delete shared.pool;
     shared.pool = new Pool(workers);
   }

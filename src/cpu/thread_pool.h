@@ -15,9 +15,10 @@ void SetThreadCount(int count);
 
 /// Calls body(context, i) once for every i below `count`, on the caller and the pool's threads, in
 /// no particular order, and returns when all calls have returned. Allocates nothing once the
-/// threads exist. While another thread's loop has the pool, and inside a body, the caller runs its
-/// loop alone. Every call sees the default floating-point environment: nearest rounding, subnormals
-/// kept. `body` must not throw.
+/// threads exist; makes do with fewer threads where the system gives no more. While another
+/// thread's loop has the pool, and inside a body, the caller runs its loop alone. Every call sees
+/// the default floating-point environment: nearest rounding, subnormals kept. `body` must not
+/// throw.
 void ParallelFor(std::uint64_t count, void (*body)(void* context, std::uint64_t i), void* context);
 
 /// The same for a callable.

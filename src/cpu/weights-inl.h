@@ -1,16 +1,6 @@
 // Weights and gradients of every dtype, in quads. Included by cpu/simd.cc inside the namespace of
 // each target. `i` is the first element of the quads inside the group.
 
-// Addresses of one whole group of 64 elements: inside the tensor, or of its padded copy.
-struct GroupView {
-  void* weight;
-  void* correction;
-  const void* gradient;
-  void* first;
-  void* second;
-  void* maximum;
-};
-
 // What most training uses is stepped in registers; all other dtypes go through these functions,
 // which stay out of line so that the loops fit the instruction cache.
 HWY_INLINE bool IsCommonWeight(const TensorTask& task) {

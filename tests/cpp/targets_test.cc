@@ -81,7 +81,7 @@ TEST(Targets, BestFirstAndScalarLast) {
   const std::vector<std::string> targets = CpuTargets();
   ASSERT_FALSE(targets.empty());
   EXPECT_EQ(targets.back(), "scalar");
-  const std::vector<std::string> order = {"avx512", "avx2", "neon", "scalar"};
+  const std::vector<std::string> order = {"avx512_vbmi", "avx512", "avx2", "neon", "scalar"};
   auto place = order.begin();
   for (const std::string& target : targets) {
     place = std::find(place, order.end(), target);

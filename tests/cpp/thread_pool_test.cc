@@ -2,11 +2,13 @@
 // forked children.
 #include <gtest/gtest.h>
 
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cstdint>
+#include <fstream>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -60,6 +62,31 @@ TEST(ParallelFor, NestsInsideABody) {
   auto outer = [&](std::uint64_t) { cpu::ParallelFor(10, inner); };
   cpu::ParallelFor(20, outer);
   EXPECT_EQ(calls.load(), 200U);
+}
+
+TEST(ParallelFor, RunsALoopInsideABodyOnItsThread) {
+  SetCpuThreads(2);
+  for (int round = 0; round < 100; ++round) {
+    std::atomic<int> elsewhere{0};
+    auto outer = [&](std::uint64_t) {
+      const std::thread::id self = std::this_thread::get_id();
+      auto inner = [&](std::uint64_t) { elsewhere += std::this_thread::get_id() != self ? 1 : 0; };
+      cpu::ParallelFor(50, inner);
+    };
+    cpu::ParallelFor(4, outer);
+    EXPECT_EQ(elsewhere.load(), 0);
+  }
+}
+
+// A worker that wakes up late finds the loop over, or the next one begun.
+TEST(ParallelFor, ManyShortLoopsInARow) {
+  SetCpuThreads(4);
+  for (std::uint64_t round = 0; round < 20000; ++round) {
+    std::atomic<std::uint64_t> sum{0};
+    auto body = [&](std::uint64_t i) { sum.fetch_add(round + i, std::memory_order_relaxed); };
+    cpu::ParallelFor(3, body);
+    ASSERT_EQ(sum.load(), 3 * round + 3);
+  }
 }
 
 TEST(ParallelFor, ServesSeveralCallersAtOnce) {
@@ -192,6 +219,31 @@ TEST(Fork, WhileAnotherThreadHasThePool) {
   }
   stop.store(true);
   other.join();
+}
+
+// Leaves room for the stacks of a few threads only.
+bool LimitAddressSpace(std::uint64_t more) {
+  std::uint64_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  const auto size = static_cast<rlim_t>(pages * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE)));
+  const rlimit limit = {size + more, size + more};
+  return pages != 0 && setrlimit(RLIMIT_AS, &limit) == 0;
+}
+
+TEST(Fork, AChildThatGetsNoMoreThreadsRunsWithFewer) {
+  if (testing::kSanitized) GTEST_SKIP() << "sanitizers need the address space";
+  const int status = ExitStatusOfFork([] {
+    if (!LimitAddressSpace(40U << 20U)) return 2;
+    SetCpuThreads(200);
+    for (int round = 0; round < 3; ++round) {
+      std::atomic<int> calls{0};
+      auto body = [&](std::uint64_t) { calls.fetch_add(1); };
+      cpu::ParallelFor(1000, body);
+      if (calls.load() != 1000) return 1;
+    }
+    return 0;
+  });
+  EXPECT_EQ(status, 0);
 }
 
 }  // namespace

@@ -68,7 +68,7 @@ def result_of_target(target: str) -> tuple[str, str]:
     return name, result
 
 
-@pytest.mark.parametrize("target", ["avx512", "avx2", "scalar"])
+@pytest.mark.parametrize("target", ["avx512_vbmi", "avx512", "avx2", "scalar"])
 def test_a_forced_target_is_used_and_gives_the_same_bits(target: str) -> None:
     if target not in _C.cpu_targets():
         pytest.skip(f"this machine has no {target}")
