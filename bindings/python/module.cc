@@ -214,7 +214,8 @@ void BindPlan(nb::module_& m) {
            "What parameters and all tensors in an optimizer's state are now.")
       .def("holds", &TensorReader::Holds, "snapshot"_a, "parameters"_a, "state"_a,
            "Whether a snapshot still holds.")
-      .def("read_gradients", &TensorReader::ReadGradients, "plan"_a, "parameters"_a, "stepped"_a,
+      .def("read_gradients", &TensorReader::ReadGradients, "plan"_a, "snapshot"_a, "parameters"_a,
+           "stepped"_a,
            "Sets the plan's gradients from parameters; appends those with a gradient to `stepped` "
            "and returns the indices of gradients that it could not read in place.");
 }

@@ -59,14 +59,18 @@ bool AreCutAlike(const nb::handle& a, const nb::handle& b) {
                            one.attr("mesh").equal(other.attr("mesh")));
 }
 
-bool LieAlike(const DlTensor& a, const DlTensor& b) {
-  if (a.device.device_type != b.device.device_type || a.device.device_id != b.device.device_id ||
-      a.ndim != b.ndim) {
+bool LiesAs(const DlTensor& tensor, const TensorLayout& layout) {
+  if (tensor.device.device_type != layout.device.device_type ||
+      tensor.device.device_id != layout.device.device_id ||
+      static_cast<std::size_t>(tensor.ndim) != layout.shape.size()) {
     return false;
   }
-  for (std::int32_t d = 0; d < a.ndim; ++d) {
+  for (std::size_t d = 0; d < layout.shape.size(); ++d) {
     // The stride of a single element means nothing: torch gives that of other layouts too.
-    if (a.shape[d] != b.shape[d] || (a.shape[d] != 1 && a.strides[d] != b.strides[d])) return false;
+    if (tensor.shape[d] != layout.shape[d] ||
+        (layout.shape[d] != 1 && tensor.strides[d] != layout.strides[d])) {
+      return false;
+    }
   }
   return true;
 }
@@ -89,11 +93,6 @@ bool TensorReader::IsTensor(const nb::handle& value) const {
   return PyObject_TypeCheck(value.ptr(), reinterpret_cast<PyTypeObject*>(tensor_type_.ptr())) != 0;
 }
 
-std::uintptr_t TensorReader::Address(const nb::handle& tensor) const {
-  View view;
-  return Read(tensor, view) ? AddressOf(view.tensor) : 0;
-}
-
 bool TensorReader::ReadMemory(const nb::handle& tensor, DlTensor& view) const {
   if (read_(tensor.ptr(), &view) == 0) return AddressOf(view) != 0 || IsEmpty(view);
   PyErr_Clear();  // sparse, or on the meta device, say; the caller finds the words
@@ -111,14 +110,13 @@ bool TensorReader::Read(const nb::handle& tensor, View& view) const {
 // Dictionaries are walked rather than asked: a tensor's hash is a Python function. All tensors
 // count, since any one of them may be moved in place (`t.data = t.data.to(...)`).
 template <class Use>
-bool TensorReader::ForAddresses(const nb::list& parameters, const nb::dict& state,
-                                const Use& use) const {
-  for (const nb::handle parameter : parameters) {
-    if (!use(Address(parameter))) return false;
-  }
+bool TensorReader::ForState(const nb::dict& state, const Use& use) const {
   for (const auto& [key, entries] : state) {
     for (const auto& [name, value] : nb::borrow<nb::dict>(entries)) {
-      if (IsTensor(value) && !use(Address(value))) return false;
+      if (!IsTensor(value)) continue;
+      View view;
+      if (!Read(value, view)) view = {};
+      if (!use(view)) return false;
     }
   }
   return true;
@@ -126,8 +124,18 @@ bool TensorReader::ForAddresses(const nb::list& parameters, const nb::dict& stat
 
 TensorSnapshot TensorReader::Snapshot(const nb::list& parameters, const nb::dict& state) const {
   TensorSnapshot snapshot;
-  ForAddresses(parameters, state, [&](std::uintptr_t address) {
-    snapshot.addresses.push_back(address);
+  for (const nb::handle parameter : parameters) {
+    View view;
+    if (!Read(parameter, view)) view = {};
+    const DlTensor& tensor = view.tensor;
+    snapshot.addresses.push_back(AddressOf(tensor));
+    snapshot.layouts.push_back({tensor.device,
+                                {tensor.shape, tensor.shape + tensor.ndim},
+                                {tensor.strides, tensor.strides + tensor.ndim},
+                                view.is_local});
+  }
+  ForState(state, [&](const View& view) {
+    snapshot.addresses.push_back(AddressOf(view.tensor));
     return true;
   });
   return snapshot;
@@ -135,29 +143,40 @@ TensorSnapshot TensorReader::Snapshot(const nb::list& parameters, const nb::dict
 
 bool TensorReader::Holds(const TensorSnapshot& snapshot, const nb::list& parameters,
                          const nb::dict& state) const {
+  if (parameters.size() != snapshot.layouts.size()) return false;
   std::size_t i = 0;
-  const bool all = ForAddresses(parameters, state, [&](std::uintptr_t address) {
-    return i < snapshot.addresses.size() && snapshot.addresses[i++] == address;
+  for (const nb::handle parameter : parameters) {
+    View view;
+    if (!Read(parameter, view)) view = {};
+    if (AddressOf(view.tensor) != snapshot.addresses[i] ||
+        !LiesAs(view.tensor, snapshot.layouts[i]) ||
+        view.is_local != snapshot.layouts[i].is_local) {
+      return false;
+    }
+    ++i;
+  }
+  const bool all = ForState(state, [&](const View& view) {
+    return i < snapshot.addresses.size() && snapshot.addresses[i++] == AddressOf(view.tensor);
   });
   return all && i == snapshot.addresses.size();
 }
 
-nb::list TensorReader::ReadGradients(Plan& plan, const nb::list& parameters,
-                                     nb::list& stepped) const {
+nb::list TensorReader::ReadGradients(Plan& plan, const TensorSnapshot& snapshot,
+                                     const nb::list& parameters, nb::list& stepped) const {
   nb::list others;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const nb::handle parameter = parameters[i];
-    const nb::object gradient = parameter.attr("grad");
+    const nb::object gradient = parameter.attr(grad_);
     if (gradient.is_none()) {
       plan.SetGradient(i, {});
       continue;
     }
     stepped.append(parameter);
+    const TensorLayout& layout = snapshot.layouts[i];
     View view;
-    View own;
     const auto dtype = Read(gradient, view) ? DTypeOf(view.tensor) : std::nullopt;
-    if (!dtype || !Read(parameter, own) || !LieAlike(view.tensor, own.tensor) ||
-        view.is_local != own.is_local || (own.is_local && !AreCutAlike(gradient, parameter))) {
+    if (!dtype || !LiesAs(view.tensor, layout) || view.is_local != layout.is_local ||
+        (layout.is_local && !AreCutAlike(gradient, parameter))) {
       others.append(i);
       continue;
     }

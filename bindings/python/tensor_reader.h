@@ -14,10 +14,19 @@
 
 namespace flashoptim {
 
+/// How the elements of a tensor lie in its memory.
+struct TensorLayout {
+  nanobind::dlpack::device device;
+  std::vector<std::int64_t> shape;
+  std::vector<std::int64_t> strides;
+  bool is_local;  // these are the elements of a DTensor that this rank holds
+};
+
 /// Where an optimizer's tensors lay when a plan was made. Nothing is kept alive, so that state
 /// which is moved elsewhere is freed.
 struct TensorSnapshot {
-  std::vector<std::uintptr_t> addresses;
+  std::vector<std::uintptr_t> addresses;  // of parameters, then of state
+  std::vector<TensorLayout> layouts;      // of parameters
 };
 
 /// Reads tensors of one type, and DTensors: of these the elements that this rank holds.
@@ -36,10 +45,11 @@ class TensorReader {
              const nanobind::dict& state) const;
 
   /// Takes over the gradients of parameters that lie like the parameter itself, in a dtype that a
-  /// plan can read, and clears those that are None. Appends to `stepped` every parameter with a
-  /// gradient, and returns the indices of those whose gradient was not taken over.
-  nanobind::list ReadGradients(Plan& plan, const nanobind::list& parameters,
-                               nanobind::list& stepped) const;
+  /// plan can read, and clears those that are None. The snapshot must hold. Appends to `stepped`
+  /// every parameter with a gradient, and returns the indices of those whose gradient was not taken
+  /// over.
+  nanobind::list ReadGradients(Plan& plan, const TensorSnapshot& snapshot,
+                               const nanobind::list& parameters, nanobind::list& stepped) const;
 
  private:
   struct View {
@@ -52,18 +62,16 @@ class TensorReader {
   bool ReadMemory(const nanobind::handle& tensor, nanobind::dlpack::dltensor& view) const;
 
   bool IsTensor(const nanobind::handle& value) const;
-  // 0 for a tensor that cannot be read.
-  std::uintptr_t Address(const nanobind::handle& tensor) const;
-
-  // Calls use(address) for each parameter and tensor of the state until it returns false.
+  // Calls use(view) for each tensor of the state until it returns false. The view of one that
+  // cannot be read is empty.
   template <class Use>
-  bool ForAddresses(const nanobind::list& parameters, const nanobind::dict& state,
-                    const Use& use) const;
+  bool ForState(const nanobind::dict& state, const Use& use) const;
 
   using ReadFunction = int (*)(void* object, nanobind::dlpack::dltensor* tensor);
 
   ReadFunction read_ = nullptr;
   nanobind::object tensor_type_;
+  nanobind::str grad_ = nanobind::str("grad");
 };
 
 }  // namespace flashoptim

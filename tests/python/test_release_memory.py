@@ -52,19 +52,22 @@ def test_at_most_the_two_largest_gradients_are_there_at_any_time(how: str) -> No
 
 
 PEAKS = """
-import resource, sys, warnings
+import warnings
 import flashoptim_cpp as flash, torch
 from torch import nn
 
 warnings.simplefilter("ignore")
 torch.set_num_threads(1)
 size, layers = 2048, 20
-model = nn.Sequential(*(nn.Linear(size, size, bias=False) for _ in range(layers))).bfloat16()
+options = {"bias": False, "dtype": torch.bfloat16}
+model = nn.Sequential(*(nn.Linear(size, size, **options) for _ in range(layers)))
 optimizer = flash.FlashAdamW(model.parameters())
 x = torch.randn(2, size, dtype=torch.bfloat16)
 
 def peak():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    # getrusage would say what the process that started this one had at that time.
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmHWM"))
 
 def step():
     model(x).sum().backward()
@@ -86,7 +89,7 @@ def test_the_process_needs_less_memory_by_nearly_all_gradients() -> None:
     assert run.returncode == 0, run.stderr
     more, gradient, layers = map(int, run.stdout.split())
     # Release needs two gradients at most, and heap memory is not given out without gaps.
-    assert more > layers // 2 * gradient
+    assert more > (layers - 5) * gradient
 
 
 def resident_bytes() -> int:

@@ -371,7 +371,7 @@ class TensorReader:
     def holds(self, snapshot: TensorSnapshot, parameters: list, state: dict) -> bool:
         """Whether a snapshot still holds."""
 
-    def read_gradients(self, plan: Plan, parameters: list, stepped: list) -> list:
+    def read_gradients(self, plan: Plan, snapshot: TensorSnapshot, parameters: list, stepped: list) -> list:
         """
         Sets the plan's gradients from parameters; appends those with a gradient to `stepped` and returns the indices of gradients that it could not read in place.
         """

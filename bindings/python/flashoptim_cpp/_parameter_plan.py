@@ -73,7 +73,7 @@ class ParameterPlan(StepPlan):
         copy = None
         if gradient is not None:
             copy = self._set_gradient(0, gradient)
-        elif _plan._READER.read_gradients(self._native, self._tracked, []):
+        elif _plan._READER.read_gradients(self._native, self._snapshot, self._tracked, []):
             copy = self._set_gradient(0, entry.param.grad)
         skipped = self._run(None, None)
         del copy  # the native step has read it

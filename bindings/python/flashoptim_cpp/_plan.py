@@ -144,7 +144,11 @@ class _PythonReader:
         return self.snapshot(parameters, state) == snapshot
 
     def read_gradients(
-        self, plan: _C.Plan, parameters: list[Tensor], stepped: list[Tensor]
+        self,
+        plan: _C.Plan,
+        snapshot: list[int],
+        parameters: list[Tensor],
+        stepped: list[Tensor],
     ) -> list[int]:
         others = []
         for index, param in enumerate(parameters):
@@ -260,7 +264,7 @@ class StepPlan:
         if self._host_scalars:
             self._native.set_gradient_scale(1.0 if scale is None else float(scale))
         stepped: list[Tensor] = []
-        others = _READER.read_gradients(self._native, self._tracked, stepped)
+        others = _READER.read_gradients(self._native, self._snapshot, self._tracked, stepped)
         copies = [self._set_gradient(index, self._tracked[index].grad) for index in others]
         if not stepped:
             return 0
@@ -271,13 +275,14 @@ class StepPlan:
 
     def _run(self, scale: Tensor | None, found_inf: Tensor | None) -> int:
         """Steps with the gradients that are set; returns the number of tensors left alone."""
+        kept = []  # copies for other GPUs, until the step has been enqueued
         for device in self._gpus:
             self._check_capture(device)
             self._native.set_stream(device.index, torch.cuda.current_stream(device).cuda_stream)
-            scaling = [
-                0 if value is None else value.to(device).data_ptr() for value in (scale, found_inf)
-            ]
-            self._native.set_gradient_scaling(device.index, *scaling)
+            there = [None if value is None else value.to(device) for value in (scale, found_inf)]
+            kept.append(there)
+            addresses = (0 if value is None else value.data_ptr() for value in there)
+            self._native.set_gradient_scaling(device.index, *addresses)
         return self._native.step()
 
     def _check_capture(self, device: torch.device) -> None:
