@@ -12,7 +12,7 @@ from typing import Any
 import flashoptim_cpp as flash
 import pytest
 import torch
-from common import master, parameter, same_bits, set_gradients, train
+from common import bits_of, master, parameter, same_bits, set_gradients, train
 from torch import nn
 
 REQUIRED = inspect.Parameter.empty
@@ -32,8 +32,8 @@ SGD = [
     ("nesterov", False),
 ]
 ADAM = [("params", REQUIRED), ("lr", 1e-3), ("betas", (0.9, 0.999)), ("eps", 1e-8)]
-# Every public name of versions 0.1.3 and 0.1.4 but those of gradient release, and its arguments
-# in their order. The defaults are those of 0.1.4; of 0.1.3 compress_state_dict differs.
+# Every public name of versions 0.1.3 and 0.1.4, and its arguments in their order. The defaults are
+# those of 0.1.4; of 0.1.3 compress_state_dict differs.
 SIGNATURES: dict[str, list[tuple[str, Any]]] = {
     "FlashSGD": [*SGD, *KEPT],
     "FlashSGDW": [*SGD, ("decouple_lr", False), *KEPT],
@@ -61,6 +61,7 @@ SIGNATURES: dict[str, list[tuple[str, Any]]] = {
     ],
     "reconstruct_fp32_param": [("param", REQUIRED), ("error_bits", REQUIRED)],
     "FlashOptimizer.step": [("self", REQUIRED), ("closure", None)],
+    "FlashOptimizer.step_param": [("self", REQUIRED), ("p", REQUIRED), ("group", None)],
     "FlashOptimizer.zero_grad": [("self", REQUIRED), ("set_to_none", True)],
     "FlashOptimizer.add_param_group": [("self", REQUIRED), ("param_group", REQUIRED)],
     "FlashOptimizer.state_dict": [("self", REQUIRED)],
@@ -96,6 +97,48 @@ def test_the_other_public_names_are_there() -> None:
     for name in ("FlashSGD", "FlashSGDW", "FlashAdam", "FlashAdamW", "FlashLion"):
         assert issubclass(getattr(flash, name), flash.FlashOptimizer)
     assert {name.split(".")[0] for name in SIGNATURES} | {"NumericsError"} <= set(flash.__all__)
+
+
+def test_gradient_release_has_the_same_arguments() -> None:
+    assert {"enable_gradient_release", "GradientReleaseHandle"} <= set(flash.__all__)
+    parameters = inspect.signature(flash.enable_gradient_release).parameters
+    assert list(parameters)[:2] == ["model", "optimizer"]
+    for name in ("grad_scaler", "pre_step"):
+        assert parameters[name].kind is inspect.Parameter.KEYWORD_ONLY
+        assert parameters[name].default is None
+    assert callable(flash.GradientReleaseHandle.remove)
+
+
+@pytest.mark.parametrize("name", ["FlashSGD", "FlashSGDW", "FlashAdam", "FlashAdamW", "FlashLion"])
+def test_a_step_of_each_parameter_is_a_step_of_all(name: str) -> None:
+    one = [parameter(4, 8), parameter(5, 64), parameter(7)]
+    other = [nn.Parameter(param.detach().clone()) for param in one]
+    optimizers = []
+    for params in (one, other):
+        groups = [{"params": params[:2]}, {"params": params[2:], "lr": 1e-2, "weight_decay": 0.1}]
+        optimizers.append(getattr(flash, name)(groups))
+    for step in range(3):
+        for params in (one, other):
+            set_gradients(params, step)
+            params[0].grad = None if step == 1 else params[0].grad
+        optimizers[0].step()
+        for param in other:
+            optimizers[1].step_param(param)
+        assert same_bits(bits_of(one, optimizers[0]), bits_of(other, optimizers[1]))
+    optimizers[1].load_state_dict(optimizers[0].state_dict())
+    for param in other:
+        optimizers[1].step_param(param, optimizers[1].param_groups[param is other[2]])
+    optimizers[0].step()
+    assert same_bits(bits_of(one, optimizers[0]), bits_of(other, optimizers[1]))
+
+
+def test_a_step_of_a_parameter_that_the_optimizer_has_not_is_refused() -> None:
+    param = parameter(4, 8)
+    optimizer = flash.FlashAdamW([{"params": [param]}, {"params": [parameter(3)]}])
+    with pytest.raises(ValueError, match=r"shape \[2, 8\] is in none of the optimizer's groups"):
+        optimizer.step_param(parameter(2, 8))
+    with pytest.raises(ValueError, match="not in the group given"):
+        optimizer.step_param(param, optimizer.param_groups[1])
 
 
 def test_every_argument_can_be_given_by_position() -> None:

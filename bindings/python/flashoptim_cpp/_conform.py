@@ -98,6 +98,17 @@ def check_scale(name: str, geometry: Geometry, scale: Any) -> None:
     )
 
 
+def decompress_groups(optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> None:
+    """A state dict post-hook: fp32 moments in groups with ``compress_state_dict=False``."""
+    codecs: dict[Tensor, _C.Codec] = optimizer._codecs  # type: ignore[attr-defined]
+    for group, saved_group in zip(optimizer.param_groups, state_dict["param_groups"], strict=True):
+        if group["compress_state_dict"]:
+            continue
+        for param, index in zip(group["params"], saved_group["params"], strict=True):
+            if state := optimizer.state.get(param):
+                state_dict["state"][index] = decompress(state, codecs[param])
+
+
 def decompress(state: State, codec: _C.Codec) -> State:
     """A parameter's state with fp32 moments; they encode to the same codes again."""
     plain = dict(state)

@@ -13,14 +13,14 @@ from torch._compile import _disable_dynamo
 
 from . import _C
 from ._checkpoint import FORMAT, called_to_make_state
-from ._conform import conform, decompress
+from ._conform import conform, decompress_groups
 from ._export import torch_state_dict
 from ._master import fp32_state_dict, load_fp32_state_dict
 from ._memory import MemoryReport, measure
 from ._numerics import check_steps
 from ._options import RuleKind, hyperparameters
-from ._parameter_plan import ParameterPlan
-from ._plan import Entry, StepPlan, usable_gradient
+from ._parameter_plan import ParameterPlan, step_alone
+from ._plan import Entry, StepPlan, counts_on_host, usable_gradient
 from ._release import Release
 from ._sharding import is_dtensor
 from ._state import (
@@ -84,6 +84,7 @@ class FlashOptimizer(torch.optim.Optimizer):
 
     def _reset(self) -> None:
         self._plan: StepPlan | None = None
+        self._alone: dict[Tensor, ParameterPlan] = {}  # of `step_param`
         self._release: Release | None = None  # set by `enable_gradient_release`
         self._codecs: dict[Tensor, _C.Codec] = {}  # in which the state is; groups say the wanted
         self._stream_keys = StreamKeys()
@@ -189,7 +190,7 @@ class FlashOptimizer(torch.optim.Optimizer):
             if not self._anything_left():
                 return loss
         scale, found_inf = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
-        if found_inf is not None and self._counts_on_host() and float(found_inf) != 0:
+        if found_inf is not None and counts_on_host(self.param_groups) and float(found_inf) != 0:
             return loss
         with torch.no_grad():
             if not self.state and called_to_make_state():
@@ -217,12 +218,18 @@ class FlashOptimizer(torch.optim.Optimizer):
             for param in group["params"]
         )
 
-    def _counts_on_host(self) -> bool:
-        """Whether a step has to know on the host if GradScaler found an infinity."""
-        return not all(
-            group["capturable"] and all(param.is_cuda for param in group["params"])
-            for group in self.param_groups
-        )
+    def step_param(self, p: Tensor, group: dict[str, Any] | None = None) -> None:
+        """Updates one parameter if it has a gradient, which stays.
+
+        Args:
+            p: a parameter of this optimizer.
+            group: its parameter group; looked up if None.
+
+        Raises:
+            ValueError: it is not in the group, or in none. Otherwise as `step`.
+        """
+        with torch.no_grad():
+            step_alone(self, p, group, self._alone)
 
     def recompute_param_stats(self) -> None:
         """Lets ``check_numerics`` measure all parameters afresh at the next step.
@@ -370,7 +377,7 @@ class FlashOptimizer(torch.optim.Optimizer):
         if all(group["compress_state_dict"] for group in self.param_groups):
             return super().state_dict()
         # As the first of the hooks, so that those of others see the decoded moments.
-        decompressing = self.register_state_dict_post_hook(_decompress, prepend=True)
+        decompressing = self.register_state_dict_post_hook(decompress_groups, prepend=True)
         try:
             return super().state_dict()
         finally:
@@ -426,20 +433,10 @@ class FlashOptimizer(torch.optim.Optimizer):
         self.param_groups = groups
         self.state = defaultdict(dict, states)
         self._plan = None
+        self._alone = {}
         self._codecs = {}
         self._largest = {}
         self._stream_keys.assign(self.param_groups, self.state)
         self._conform()
         for post_hook in self._optimizer_load_state_dict_post_hooks.values():
             post_hook(self)
-
-
-def _decompress(optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> None:
-    """A state dict post-hook: fp32 moments in groups with ``compress_state_dict=False``."""
-    assert isinstance(optimizer, FlashOptimizer)
-    for group, saved_group in zip(optimizer.param_groups, state_dict["param_groups"], strict=True):
-        if group["compress_state_dict"]:
-            continue
-        for param, index in zip(group["params"], saved_group["params"], strict=True):
-            if state := optimizer.state.get(param):
-                state_dict["state"][index] = decompress(state, optimizer._codecs[param])

@@ -1,16 +1,20 @@
-"""The plan of one parameter that is stepped alone, in the backward pass."""
+"""The plan of one parameter that is stepped alone."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from . import _options, _plan
+from . import _C, _options, _plan
+from ._numerics import check_entry
 from ._plan import Entry, StepPlan
-from ._state import State
+from ._state import State, parameter_name
+
+if TYPE_CHECKING:
+    from ._optimizer import FlashOptimizer
 
 
 class ParameterPlan(StepPlan):
@@ -79,3 +83,50 @@ class ParameterPlan(StepPlan):
         del copy  # the native step has read it
         torch.autograd.graph.increment_version(entry.param)
         return skipped
+
+
+def step_alone(
+    optimizer: FlashOptimizer,
+    param: Tensor,
+    group: dict[str, Any] | None,
+    plans: dict[Tensor, ParameterPlan],
+) -> None:
+    """Steps one parameter of an optimizer.
+
+    Args:
+        optimizer: the optimizer.
+        param: the parameter; without a gradient it is left alone.
+        group: the group that it is in, if known.
+        plans: of parameters that were stepped so before.
+
+    Raises:
+        ValueError: the parameter is not in the group, or in none. Otherwise as a step.
+    """
+    number, position = _place_of(param, group, optimizer.param_groups)
+    if param.grad is None:
+        return
+    group = optimizer.param_groups[number]
+    plan = plans.get(param)
+    if plan is None or not plan.fits_parameter(group, optimizer.state.get(param, {})):
+        name = parameter_name(optimizer.param_groups, number, position)
+        plan = optimizer._make_parameter_plan(param, number, name, skip_nonfinite=False)
+        plans[param] = plan
+    if group["check_numerics"]:
+        check_entry(plan.entries[0], group, optimizer._kind.rule, optimizer._largest)
+    _C.set_cpu_threads(torch.get_num_threads())
+    optimizer.skipped_tensors += plan.step_parameter(None, 1.0)
+
+
+def _place_of(
+    param: Tensor, group: dict[str, Any] | None, groups: list[dict[str, Any]]
+) -> tuple[int, int]:
+    for number, candidate in enumerate(groups):
+        if group is not None and candidate is not group:
+            continue
+        for position, other in enumerate(candidate["params"]):
+            if other is param:
+                return number, position
+    where = "in none of the optimizer's groups" if group is None else "not in the group given"
+    raise ValueError(
+        f"the parameter of shape {list(param.shape)} is {where}; add it with add_param_group()"
+    )

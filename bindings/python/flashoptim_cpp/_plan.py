@@ -170,6 +170,13 @@ def _make_reader() -> _C.TensorReader | _PythonReader:
 _READER: Final = _make_reader()
 
 
+def counts_on_host(groups: Groups) -> bool:
+    """Whether a step has to know on the host if GradScaler found an infinity."""
+    return not all(
+        group["capturable"] and all(param.is_cuda for param in group["params"]) for group in groups
+    )
+
+
 class StepPlan:
     """Everything that a step needs, prepared once.
 
