@@ -13,6 +13,11 @@ def test_steps(world: int) -> None:
     ranks.check("cases_steps", world)
 
 
+@pytest.mark.parametrize("module", ["cases_release_ddp", "cases_release_fsdp2"])
+def test_gradient_release(module: str) -> None:
+    ranks.check(module, 2)
+
+
 @pytest.mark.parametrize("world", ranks.worlds_of("cases_checkpoint"))
 def test_checkpoints(world: int) -> None:
     ranks.check("cases_checkpoint", world)

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import flashoptim_cpp as flash
-import pytest
 import torch
 import torch.distributed as dist
 from common import same_bits
+from ranks import case
+from sharded import local
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
-RANKS = 2
-LIMIT = timedelta(seconds=60)
 MAX_NORM = 0.1
 
 
@@ -46,30 +41,29 @@ def make(release: bool, dtype: torch.dtype = torch.bfloat16, **options: Any) -> 
     return model, optimizer, handle
 
 
-def loss_of(model: nn.Module, rank: int, step: int) -> Tensor:
-    x = torch.randn(4, 64, generator=torch.Generator().manual_seed(10 * step + rank))
+def loss_of(model: nn.Module, step: int) -> Tensor:
+    x = torch.randn(4, 64, generator=torch.Generator().manual_seed(10 * step + dist.get_rank()))
     return model(x.to(next(model.parameters()).dtype)).float().square().mean()
-
-
-def local(tensor: Tensor) -> Tensor:
-    whole = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-    return whole.detach().clone()
 
 
 def bits(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[Any]:
     return [
-        (local(param), {name: local(value) for name, value in optimizer.state[param].items()})
+        (
+            local(param).detach().clone(),
+            {name: local(value).clone() for name, value in optimizer.state[param].items()},
+        )
         for param in model.parameters()
     ]
 
 
-def equal_to_plain_steps(rank: int) -> None:
+@case(2)
+def equal_to_plain_steps(_: Path) -> None:
     results = []
     for release in (False, True):
         model, optimizer, _ = make(release)
         for step in range(5):
             optimizer.zero_grad()
-            loss_of(model, rank, step).backward()
+            loss_of(model, step).backward()
             if release:
                 assert all(param.grad is None for param in model.parameters())
             optimizer.step()
@@ -78,7 +72,8 @@ def equal_to_plain_steps(rank: int) -> None:
     assert same_bits(*results)
 
 
-def accumulation(rank: int) -> None:
+@case(2)
+def accumulation(_: Path) -> None:
     for how in ("accumulate", "no sync"):
         results = []
         for release in (False, True):
@@ -87,7 +82,7 @@ def accumulation(rank: int) -> None:
             assert isinstance(model, FSDPModule)
             for part in range(9):
                 model.set_requires_gradient_sync(how == "accumulate" or part % 3 == 2)
-                loss_of(model, rank, part).backward()
+                loss_of(model, part).backward()
                 if part % 3 == 2:
                     optimizer.step()
                     optimizer.zero_grad()
@@ -95,7 +90,8 @@ def accumulation(rank: int) -> None:
         assert same_bits(*results), how
 
 
-def clipping(rank: int) -> None:
+@case(2)
+def clipping(_: Path) -> None:
     results = []
     for release in (False, True):
         options = {"max_norm": MAX_NORM} if release else {}
@@ -105,8 +101,8 @@ def clipping(rank: int) -> None:
             optimizer.zero_grad()
             if handle is not None:
                 with handle.measure():
-                    loss_of(model, rank, step).backward()
-            loss_of(model, rank, step).backward()
+                    loss_of(model, step).backward()
+            loss_of(model, step).backward()
             if handle is None:
                 norm = nn.utils.clip_grad_norm_(model.parameters(), MAX_NORM)
                 norms.append(float(norm.full_tensor()))
@@ -118,7 +114,8 @@ def clipping(rank: int) -> None:
     assert same_bits(*results)
 
 
-def clipping_by_the_norm_before(rank: int) -> None:
+@case(2)
+def clipping_by_the_norm_before(_: Path) -> None:
     results = []
     for release in (False, True):
         options = {"max_norm": MAX_NORM} if release else {}
@@ -128,7 +125,7 @@ def clipping_by_the_norm_before(rank: int) -> None:
         previous = torch.tensor(0.2)
         for step in range(4):
             optimizer.zero_grad()
-            loss_of(model, rank, step).backward()
+            loss_of(model, step).backward()
             if handle is None:
                 gradients = [p.grad for p in model.parameters() if p.grad is not None]
                 norm = nn.utils.get_total_norm(gradients).full_tensor()
@@ -137,41 +134,3 @@ def clipping_by_the_norm_before(rank: int) -> None:
             optimizer.step()
         results.append(bits(model, optimizer))
     assert same_bits(*results)
-
-
-def main(rank: int, rendezvous: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=RANKS, timeout=LIMIT
-    )
-    for work in (equal_to_plain_steps, accumulation, clipping, clipping_by_the_norm_before):
-        work(rank)
-    dist.barrier()  # a rank that leaves early breaks the connections of the others
-    dist.destroy_process_group()
-
-
-@pytest.mark.timeout(200)
-def test_release_under_fsdp2(tmp_path: Path) -> None:
-    here = Path(__file__).resolve()
-    path = os.pathsep.join([str(here.parents[1]), *filter(None, sys.path)])
-    processes = [
-        subprocess.Popen(
-            [sys.executable, str(here), str(rank), str(tmp_path / "rendezvous")],
-            env={**os.environ, "PYTHONPATH": path},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(RANKS)
-    ]
-    try:
-        outputs = [process.communicate(timeout=150)[0] for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    for process, output in zip(processes, outputs, strict=True):
-        assert process.returncode == 0, output
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2])

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from contextlib import nullcontext
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +11,9 @@ import pytest
 import torch
 import torch.distributed as dist
 from common import bits_of, same_bits
+from ranks import case
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-
-RANKS = 2
-LIMIT = timedelta(seconds=60)
 
 WAYS: dict[str, dict[str, Any]] = {
     "copied buckets": {},
@@ -50,8 +44,8 @@ class Net(nn.Module):
         return self.head(x)
 
 
-def loss_of(model: nn.Module, rank: int, step: int, sometimes: bool = True) -> Tensor:
-    generator = torch.Generator().manual_seed(100 * step + rank)
+def loss_of(model: nn.Module, step: int, sometimes: bool = True) -> Tensor:
+    generator = torch.Generator().manual_seed(100 * step + dist.get_rank())
     tokens = torch.randint(32, (4, 8), generator=generator)
     logits = model(tokens, sometimes).float()
     return nn.functional.cross_entropy(logits.flatten(0, 1), tokens.roll(1).flatten())
@@ -65,48 +59,15 @@ def make(options: dict[str, Any], **kwargs: Any) -> tuple[DistributedDataParalle
     return ddp, flash.FlashAdamW(ddp.parameters(), lr=1e-2, **kwargs)
 
 
-def run(rendezvous: Path) -> None:
-    """Runs this file as a program on each rank, in processes of their own."""
-    here = Path(__file__).resolve()
-    path = os.pathsep.join([str(here.parents[1]), *filter(None, sys.path)])
-    processes = [
-        subprocess.Popen(
-            [sys.executable, str(here), str(rank), str(rendezvous)],
-            env={**os.environ, "PYTHONPATH": path},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(RANKS)
-    ]
-    try:
-        outputs = [process.communicate(timeout=150)[0] for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    for process, output in zip(processes, outputs, strict=True):
-        assert process.returncode == 0, output
-
-
-def main(rank: int, rendezvous: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=RANKS, timeout=LIMIT
-    )
-    for work in (equal_to_plain_steps, accumulation, clipping, mistakes):
-        work(rank)
-    dist.barrier()  # a rank that leaves early breaks the connections of the others
-    dist.destroy_process_group()
-
-
 def same_on_all_ranks(bits: list[Any]) -> bool:
     ours = torch.cat([weight.float().flatten() for weight, _ in bits])
-    theirs = [torch.empty_like(ours) for _ in range(RANKS)]
+    theirs = [torch.empty_like(ours) for _ in range(dist.get_world_size())]
     dist.all_gather(theirs, ours)
     return all(same_bits(ours, other) for other in theirs)
 
 
-def equal_to_plain_steps(rank: int) -> None:
+@case(2)
+def equal_to_plain_steps(_: Path) -> None:
     for options in WAYS.values():
         results = []
         for release in (False, True):
@@ -116,7 +77,7 @@ def equal_to_plain_steps(rank: int) -> None:
             for step in range(8):
                 used = step % 2 == 0 or "find_unused_parameters" not in options
                 optimizer.zero_grad()
-                loss_of(model, rank, step, used).backward()
+                loss_of(model, step, used).backward()
                 if release:
                     assert all(param.grad is None for param in model.parameters())
                 optimizer.step()
@@ -125,7 +86,8 @@ def equal_to_plain_steps(rank: int) -> None:
         assert same_on_all_ranks(results[1])
 
 
-def accumulation(rank: int) -> None:
+@case(2)
+def accumulation(_: Path) -> None:
     results = []
     for release in (False, True):
         model, optimizer = make({})
@@ -135,7 +97,7 @@ def accumulation(rank: int) -> None:
             optimizer.zero_grad()
             for part in range(3):
                 with model.no_sync() if part < 2 else nullcontext():
-                    loss = loss_of(model, rank, 3 * step + part)
+                    loss = loss_of(model, 3 * step + part)
                 # Outside, since the forward pass is what decides.
                 loss.backward()
                 if release:
@@ -148,7 +110,8 @@ def accumulation(rank: int) -> None:
         flash.enable_gradient_release(*make({}), accumulate=2)
 
 
-def clipping(rank: int) -> None:
+@case(2)
+def clipping(_: Path) -> None:
     results = []
     for release in (False, True):
         torch.manual_seed(0)
@@ -161,8 +124,8 @@ def clipping(rank: int) -> None:
             optimizer.zero_grad()
             if handle is not None:
                 with handle.measure():
-                    loss_of(model, rank, step).backward()
-            loss_of(model, rank, step).backward()
+                    loss_of(model, step).backward()
+            loss_of(model, step).backward()
             if handle is None:
                 assert float(nn.utils.clip_grad_norm_(model.parameters(), 0.1)) > 0.1
             optimizer.step()
@@ -170,30 +133,22 @@ def clipping(rank: int) -> None:
     assert same_bits(*results)
 
 
-def mistakes(rank: int) -> None:
+@case(2)
+def mistakes(_: Path) -> None:
     model, optimizer = make({})
     before = bits_of(model.parameters(), optimizer)
     handle = flash.enable_gradient_release(model.module, optimizer)
     with pytest.raises(RuntimeError, match="pass the wrapper to enable_gradient_release"):
-        loss_of(model, rank, 0).backward()
+        loss_of(model, 0).backward()
     assert same_bits(before, bits_of(model.parameters(), optimizer))
     handle.remove()
 
     model, optimizer = make({})
     flash.enable_gradient_release(model, optimizer)
-    loss_of(model, rank, 0).backward()
+    loss_of(model, 0).backward()
     with pytest.raises(RuntimeError, match="got a second gradient"):
-        loss_of(model, rank, 1).backward()
+        loss_of(model, 1).backward()
 
     inner = nn.Sequential(DistributedDataParallel(Net()))
     with pytest.raises(TypeError, match="module '0' is a DistributedDataParallel inside"):
         flash.enable_gradient_release(inner, flash.FlashAdamW(inner.parameters()))
-
-
-@pytest.mark.timeout(200)
-def test_release_under_ddp(tmp_path: Path) -> None:
-    run(tmp_path / "rendezvous")
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2])
