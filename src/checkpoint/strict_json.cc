@@ -64,6 +64,10 @@ json ParseObject(std::string_view text, const std::string& what, const JsonLimit
     }
     return true;
   };
+  // The parser takes a NUL for the end and would ignore what stands behind it.
+  if (text.find('\0') != std::string_view::npos) {
+    throw FileError(what + " is not valid JSON: it holds a NUL byte");
+  }
   json parsed;
   try {
     parsed = json::parse(text, check);

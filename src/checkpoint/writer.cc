@@ -91,12 +91,7 @@ void WriteTensors(std::span<const FileTensor> tensors, const std::string& header
 
 void WriteOne(const std::string& path, std::span<const FileTensor> tensors,
               const Metadata& metadata, const WriteOptions& options, Work& work) {
-  std::string header;
-  try {
-    header = checkpoint::HeaderBytes(tensors, metadata);
-  } catch (const nlohmann::json::exception&) {
-    throw FileError(path + ": a name or a text of the metadata is not UTF-8; rename it");
-  }
+  const std::string header = checkpoint::HeaderBytes(tensors, metadata);
   AtomicFile file(path);
   const checkpoint::Sink to_file = [&](std::span<const std::byte> bytes) { file.Write(bytes); };
   if (path.ends_with(checkpoint::kArchiveEnding)) {
@@ -235,10 +230,14 @@ void WriteCheckpoint(const std::string& path, std::span<const FileTensor> tensor
     sums.push_back(checkpoint::Hex(
         checkpoint::ChecksumOf(tensor, [&](std::uint64_t bytes) { work.Done(bytes); })));
   }
-  if (sharded) {
-    WriteShards(path, ordered, sums, options, work);
-  } else {
-    WriteOne(path, ordered, WithChecksums(ordered, sums, options.metadata), options, work);
+  try {
+    if (sharded) {
+      WriteShards(path, ordered, sums, options, work);
+    } else {
+      WriteOne(path, ordered, WithChecksums(ordered, sums, options.metadata), options, work);
+    }
+  } catch (const nlohmann::json::exception&) {
+    throw FileError(path + ": a name or a text of the metadata is not UTF-8; rename it");
   }
 }
 
