@@ -65,6 +65,9 @@ struct ReadOptions {
   bool verify = true;
   /// Longest header, in bytes, that is parsed; the safetensors package has the same limit.
   std::uint64_t header_limit = 100'000'000;
+  /// Where an archive is unpacked to, in a file without a name that vanishes with the object;
+  /// empty: to memory.
+  std::string unpack_folder;
   FileProgress progress = nullptr;
 };
 

@@ -58,6 +58,21 @@ Mapping Mapping::OfMemory(std::uint64_t bytes, const std::string& file) {
   return {static_cast<std::byte*>(data), static_cast<std::size_t>(bytes)};
 }
 
+Mapping Mapping::OfTemporaryFile(std::uint64_t bytes, const std::string& folder) {
+  const Descriptor file(::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
+  if (file.number < 0) Fail(folder, "no temporary file can be made there", errno);
+  if (bytes == 0) return {nullptr, 0};
+  // All of it now: a full disk is an error here, and a signal later.
+  const int error =
+      bytes > INT64_MAX ? EFBIG : ::posix_fallocate(file.number, 0, static_cast<off_t>(bytes));
+  if (error != 0) {
+    Fail(folder, "no space to unpack " + std::to_string(bytes) + " bytes", error);
+  }
+  void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.number, 0);
+  if (data == MAP_FAILED) Fail(folder, "the temporary file cannot be mapped", errno);
+  return {static_cast<std::byte*>(data), static_cast<std::size_t>(bytes)};
+}
+
 Mapping::Mapping(Mapping&& other) noexcept
     : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
 

@@ -16,6 +16,9 @@ class Mapping {
   /// Zeroed memory. Throws FileError, naming `file`, if the machine has less.
   static Mapping OfMemory(std::uint64_t bytes, const std::string& file);
 
+  /// Memory that lies in a nameless file of a folder. Throws FileError if the disk has less.
+  static Mapping OfTemporaryFile(std::uint64_t bytes, const std::string& folder);
+
   Mapping(Mapping&& other) noexcept;
   Mapping& operator=(Mapping&& other) noexcept;
   Mapping(const Mapping&) = delete;
@@ -23,7 +26,7 @@ class Mapping {
   ~Mapping();
 
   std::span<const std::byte> bytes() const { return {data_, size_}; }
-  /// Only of OfMemory.
+  /// Not of OfFile.
   std::span<std::byte> writable() { return {data_, size_}; }
 
  private:

@@ -132,7 +132,10 @@ struct CheckpointFile::Impl {
     // The header is known to be at most as long as the limit, so only `data` can overflow.
     if (data > UINT64_MAX / 2)
       throw FileError(file + ": its tensors cannot be so large" + kDamaged);
-    Mapping memory = Mapping::OfMemory(head.size() + data, file);
+    const std::uint64_t bytes = head.size() + data;
+    Mapping memory = options.unpack_folder.empty()
+                         ? Mapping::OfMemory(bytes, file)
+                         : Mapping::OfTemporaryFile(bytes, options.unpack_folder);
     std::copy(head.begin(), head.end(), memory.writable().begin());
     if (stream->Read(memory.writable().subspan(head.size())) != data) {
       throw FileError(file + ": the archive ends within the data" + kDamaged);

@@ -1,5 +1,6 @@
 # The fuzz target of the file reader: ten seconds of libFuzzer in builds by Clang, a replay of the
 # corpus in others. Sources of the reader are compiled again, so that they are instrumented.
+find_package(nlohmann_json 3.11 REQUIRED)
 file(GLOB reader_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/checkpoint/*.cc"
      "${PROJECT_SOURCE_DIR}/src/optimizer/state_*.cc")
 list(FILTER reader_sources EXCLUDE REGEX "/zstd\\.cc$")

@@ -59,7 +59,8 @@ std::string Repaired(std::span<const std::byte> bytes) {
   }
   header.metadata[checkpoint::kFormatKey] = "1";
   header.metadata[checkpoint::kTensorSums] = sums + "}";
-  header.metadata[checkpoint::kMetadataSum] = checkpoint::Hex(ChecksumOf(header.metadata));
+  header.metadata[checkpoint::kMetadataSum] =
+      checkpoint::Hex(checkpoint::ChecksumOf(header.metadata));
   std::string file = checkpoint::HeaderBytes(header.tensors, header.metadata);
   for (const auto& tensor : header.tensors) {
     file.append(reinterpret_cast<const char*>(tensor.data.data()), tensor.data.size());
