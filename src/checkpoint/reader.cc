@@ -181,11 +181,12 @@ struct CheckpointFile::Impl {
       first = false;
     }
     if (tensors.size() != index.file_of.size()) {
-      for (const auto& [name, file] : index.file_of) {
+      for (const auto& entry : index.file_of) {
+        const std::string& name = entry.first;
         const bool there = std::any_of(tensors.begin(), tensors.end(),
                                        [&](const FileTensor& t) { return t.name == name; });
         if (!there) {
-          throw FileError(path + ": tensor " + Quoted(name) + " is not in " + Quoted(file) +
+          throw FileError(path + ": tensor " + Quoted(name) + " is not in " + Quoted(entry.second) +
                           "; fetch all files of the set again");
         }
       }

@@ -28,8 +28,10 @@ __all__ = [
     "cast_model",
     "compute_ecc_bits",
     "dequantize",
+    "load_checkpoint",
     "quantize",
     "reconstruct_fp32_param",
+    "save_checkpoint",
 ]
 
 __version__: str = _C.version()
@@ -59,6 +61,7 @@ except ModuleNotFoundError as _error:
         raise AttributeError(f"module 'flashoptim_cpp' has no attribute {name!r}")
 else:
     from ._cast import cast_model
+    from ._files import load_checkpoint, save_checkpoint
     from ._master import compute_ecc_bits, reconstruct_fp32_param
     from ._memory import MemoryByKind, MemoryReport, ParameterMemory
     from ._moments import dequantize, quantize
