@@ -28,7 +28,9 @@ def make_model() -> nn.Module:
     model = nn.Sequential(
         nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Flatten(), nn.Linear(8 * 36, 70)
     )
-    return cast_model(model.to(memory_format=torch.channels_last), torch.bfloat16)
+    model.to(memory_format=torch.channels_last)
+    cast_model(model, torch.bfloat16)
+    return model
 
 
 def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int, seed: int) -> None:
