@@ -46,8 +46,6 @@ std::uint32_t ChecksumOf(const Metadata& metadata) {
   return sum;
 }
 
-std::uint32_t ChecksumOf(const std::string& text) { return Continue(0, text); }
-
 std::string Hex(std::uint32_t sum) {
   char text[9];
   std::snprintf(text, sizeof text, "%08x", static_cast<unsigned>(sum));

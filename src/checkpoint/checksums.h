@@ -28,9 +28,6 @@ std::uint32_t ChecksumOf(const FileTensor& tensor, const BytesDone& step);
 /// Of all pairs but its own.
 std::uint32_t ChecksumOf(const Metadata& metadata);
 
-/// Of a text.
-std::uint32_t ChecksumOf(const std::string& text);
-
 /// Eight hexadecimal digits.
 std::string Hex(std::uint32_t sum);
 

@@ -180,12 +180,12 @@ void WriteShards(const std::string& path, std::span<const FileTensor> tensors,
   const Generations generations(path);
   const auto shards = Cut(tensors, options.shard_bytes);
   checkpoint::Index index;
-  std::string all_sums;
-  for (std::size_t i = 0; i < tensors.size(); ++i)
-    all_sums += tensors[i].name + "\n" + sums[i] + "\n";
   Metadata metadata = options.metadata;
-  for (const auto& [name, value] : metadata) all_sums += name + "\n" + value + "\n";
-  index.set_sum = checkpoint::Hex(checkpoint::ChecksumOf(all_sums));
+  Metadata whole = metadata;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    whole.emplace("tensor " + tensors[i].name, sums[i]);
+  }
+  index.set_sum = checkpoint::Hex(checkpoint::ChecksumOf(whole));
   metadata[checkpoint::kSetSum] = index.set_sum;
   std::uint64_t total = 0;
   std::size_t first = 0;

@@ -24,8 +24,13 @@ def main(arguments: list[str]) -> int:
     """Converts torch checkpoints here; hands everything else to the program."""
     is_convert = arguments[:1] == ["convert"]
     if is_convert and any(a.endswith(_PICKLES) or a in ("-h", "--help") for a in arguments):
-        from ._convert import convert
-
+        try:
+            from ._convert import convert
+        except ModuleNotFoundError as error:
+            if error.name != "torch":
+                raise
+            print("flashoptim: torch checkpoints need PyTorch: pip install torch", file=sys.stderr)
+            return 3
         return convert(arguments[1:])
     return subprocess.run([_program(), *arguments], check=False).returncode
 
