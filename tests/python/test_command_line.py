@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -143,6 +144,18 @@ def test_convert_goes_there_and_back(state: Path, tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("a-g*.safetensors"))) > 1
     ok("convert", index, back)
     assert back.read_bytes() == state.read_bytes()
+
+
+def test_long_work_shows_a_bar_on_a_terminal_only(state: Path) -> None:
+    ours, theirs = os.openpty()
+    command = [str(PROGRAM), "verify", str(state)]
+    subprocess.run(command, stdout=subprocess.DEVNULL, stderr=theirs, check=True)
+    os.close(theirs)
+    shown = os.read(ours, 100_000).decode()
+    os.close(ours)
+    assert "verifying [" in shown
+    assert "100 %" in shown
+    assert run("verify", state).stderr == ""
 
 
 def test_info_and_bench_describe_this_machine() -> None:
