@@ -72,7 +72,7 @@ tidy() {
   common="$(common_hash | sha256sum)"
   while read -r file; do
     if [[ " ${tidy_skip[*]-} " != *" $file "* ]] && compiled "$file"; then sources+=("$file"); fi
-  done < <(files 'src/*.cc' 'src/*.cpp' 'bindings/*.cc' 'tests/cpp/*.cc')
+  done < <(files 'src/*.cc' 'src/*.cpp' 'bindings/*.cc' 'tools/*.cc' 'tests/cpp/*.cc')
   export -f build_of tidy_one
   export cache
   printf '%s\n' "${sources[@]}" |
