@@ -100,15 +100,15 @@ class Optimizer {
 
   /// All state tensors in the order of StateLayout, or those of parameter i. The addresses hold for
   /// the life of the optimizer.
-  std::span<const StateTensor> state() const;
-  std::span<const StateTensor> state(std::size_t i) const;
+  std::span<const StateEntry> state() const;
+  std::span<const StateEntry> state(std::size_t i) const;
   /// One of them by name; null if there is none.
-  const StateTensor* FindState(std::size_t i, std::string_view name) const;
+  const StateEntry* FindState(std::size_t i, std::string_view name) const;
   /// Copies a state tensor to and from `tensor.bytes` bytes of host memory, in memory order.
   /// `tensor` is one of state(). Throws std::invalid_argument for a step count that is no whole
   /// number in [0, 2^24].
-  void ReadState(const StateTensor& tensor, void* target) const;
-  void WriteState(const StateTensor& tensor, const void* source);
+  void ReadState(const StateEntry& tensor, void* target) const;
+  void WriteState(const StateEntry& tensor, const void* source);
 
   /// How often parameter i was stepped.
   std::uint64_t StepCount(std::size_t i) const;

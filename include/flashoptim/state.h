@@ -67,7 +67,7 @@ enum class StateKind : std::uint8_t {
 inline constexpr std::size_t kFastAlignment = 64;
 
 /// One tensor of a parameter's state (docs/format.md, section 9), as the Python package has it.
-struct StateTensor {
+struct StateEntry {
   std::size_t parameter = 0;  ///< index among all parameters, in the order of the groups
   std::string name;           ///< "step", "exp_avg", "exp_avg_scale", ...
   StateKind kind = StateKind::kStep;
@@ -84,7 +84,7 @@ struct StateTensor {
 /// parameter after those of the other, each beginning with "step" and "stream_key". `data` is null.
 /// Looks at descriptions only, at no memory and no device. Throws std::invalid_argument, naming the
 /// tensor, if a description or an option is not valid.
-std::vector<StateTensor> StateLayout(std::span<const ParameterGroup> groups);
+std::vector<StateEntry> StateLayout(std::span<const ParameterGroup> groups);
 
 /// Bytes by what they are for.
 struct MemoryUse {

@@ -17,7 +17,7 @@ void ForgetLayout(flashoptim_builder& builder) {
   builder.memory.addresses.clear();
 }
 
-const std::vector<flashoptim::StateTensor>& LayoutOf(flashoptim_builder& builder) {
+const std::vector<flashoptim::StateEntry>& LayoutOf(flashoptim_builder& builder) {
   if (builder.layout.empty()) builder.layout = flashoptim::StateLayout(builder.groups);
   return builder.layout;
 }

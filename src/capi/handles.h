@@ -11,7 +11,7 @@ struct flashoptim_builder {
   std::vector<flashoptim::ParameterGroup> groups;
   flashoptim::StateMemory memory;
   // Of the groups as they are; empty until it is asked for.
-  std::vector<flashoptim::StateTensor> layout;
+  std::vector<flashoptim::StateEntry> layout;
 };
 
 struct flashoptim_optimizer {

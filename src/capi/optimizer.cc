@@ -22,7 +22,7 @@ auto& Of(Handle* handle) {
   return handle->optimizer;
 }
 
-const flashoptim::StateTensor& StateAt(const flashoptim::Optimizer& optimizer, std::size_t index) {
+const flashoptim::StateEntry& StateAt(const flashoptim::Optimizer& optimizer, std::size_t index) {
   const auto state = optimizer.state();
   if (index >= state.size()) {
     throw std::invalid_argument("state tensor " + std::to_string(index) + " of " +
@@ -31,9 +31,9 @@ const flashoptim::StateTensor& StateAt(const flashoptim::Optimizer& optimizer, s
   return state[index];
 }
 
-const flashoptim::StateTensor& StateOfSize(const flashoptim::Optimizer& optimizer,
-                                           std::size_t index, std::size_t bytes) {
-  const flashoptim::StateTensor& tensor = StateAt(optimizer, index);
+const flashoptim::StateEntry& StateOfSize(const flashoptim::Optimizer& optimizer, std::size_t index,
+                                          std::size_t bytes) {
+  const flashoptim::StateEntry& tensor = StateAt(optimizer, index);
   if (bytes != tensor.bytes) {
     throw std::invalid_argument("tensor '" + optimizer.parameter(tensor.parameter).name +
                                 "': its '" + tensor.name + "' has " + std::to_string(tensor.bytes) +
@@ -143,7 +143,7 @@ flashoptim_status flashoptim_find_state(const flashoptim_optimizer* optimizer, s
     CheckPointer(name, "name");
     CheckPointer(index, "index");
     const flashoptim::Optimizer& found_in = Of(optimizer);
-    const flashoptim::StateTensor* found = found_in.FindState(parameter, name);
+    const flashoptim::StateEntry* found = found_in.FindState(parameter, name);
     if (found == nullptr) {
       throw std::invalid_argument("tensor '" + found_in.parameter(parameter).name +
                                   "': its state has no '" + name +

@@ -197,7 +197,7 @@ void Fill(const Options& options, flashoptim_options& target) {
   std::visit([&](const auto& chosen) { Write(chosen, target); }, options);
 }
 
-void Fill(const StateTensor& tensor, flashoptim_state_tensor& target) {
+void Fill(const StateEntry& tensor, flashoptim_state_tensor& target) {
   target.parameter = tensor.parameter;
   target.name = tensor.name.c_str();
   target.data = tensor.data;

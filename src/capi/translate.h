@@ -14,7 +14,7 @@ Parameter ParameterOf(const flashoptim_tensor& tensor);
 
 /// Fills all members but the size.
 void Fill(const Options& options, flashoptim_options& target);
-void Fill(const StateTensor& tensor, flashoptim_state_tensor& target);
+void Fill(const StateEntry& tensor, flashoptim_state_tensor& target);
 void Fill(const MemoryUse& use, flashoptim_memory& target);
 
 }  // namespace flashoptim::capi

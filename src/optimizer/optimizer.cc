@@ -20,7 +20,7 @@ std::vector<ParameterGroup> OneGroup(Options&& options, std::vector<Parameter>&&
 }
 
 // Adds bytes of a state tensor to the kind that they belong to.
-void Count(const StateTensor& tensor, MemoryUse& use) {
+void Count(const StateEntry& tensor, MemoryUse& use) {
   const auto member = [&]() -> std::uint64_t& {
     switch (tensor.kind) {
       case StateKind::kStep:
@@ -167,25 +167,25 @@ Codec Optimizer::codec(std::size_t i) const {
   return impl_->entries[impl_->Checked(i)].layout.codec;
 }
 
-std::span<const StateTensor> Optimizer::state() const { return impl_->state; }
+std::span<const StateEntry> Optimizer::state() const { return impl_->state; }
 
-std::span<const StateTensor> Optimizer::state(std::size_t i) const {
+std::span<const StateEntry> Optimizer::state(std::size_t i) const {
   return impl_->StateOf(impl_->Checked(i));
 }
 
-const StateTensor* Optimizer::FindState(std::size_t i, std::string_view name) const {
-  for (const StateTensor& tensor : state(i)) {
+const StateEntry* Optimizer::FindState(std::size_t i, std::string_view name) const {
+  for (const StateEntry& tensor : state(i)) {
     if (tensor.name == name) return &tensor;
   }
   return nullptr;
 }
 
-void Optimizer::ReadState(const StateTensor& tensor, void* target) const {
+void Optimizer::ReadState(const StateEntry& tensor, void* target) const {
   impl_->CheckOwn(tensor);
   CopyOut(tensor.device, impl_->StreamHandle(tensor.device), target, tensor.data, tensor.bytes);
 }
 
-void Optimizer::WriteState(const StateTensor& tensor, const void* source) {
+void Optimizer::WriteState(const StateEntry& tensor, const void* source) {
   impl_->CheckOwn(tensor);
   if (tensor.kind == StateKind::kStep) {
     CheckStep(impl_->entries[tensor.parameter].parameter, *static_cast<const float*>(source));
@@ -222,7 +222,7 @@ MemoryUse Optimizer::Memory(std::size_t i) const {
   if (entry.gradient.data != nullptr) {
     use.gradients = entry.layout.elements * SizeOf(entry.gradient.dtype);
   }
-  for (const StateTensor& tensor : state(i)) Count(tensor, use);
+  for (const StateEntry& tensor : state(i)) Count(tensor, use);
   return use;
 }
 

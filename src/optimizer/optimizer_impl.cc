@@ -30,8 +30,8 @@ void CheckStep(const Parameter& parameter, float step) {
 template <class T>
 T* Optimizer::Impl::Address(std::size_t i, StateKind kind) const {
   const std::span own = std::span(state).subspan(entries[i].first_state, entries[i].states);
-  const auto found = std::find_if(
-      own.begin(), own.end(), [kind](const StateTensor& tensor) { return tensor.kind == kind; });
+  const auto found = std::find_if(own.begin(), own.end(),
+                                  [kind](const StateEntry& tensor) { return tensor.kind == kind; });
   return found == own.end() ? nullptr : static_cast<T*>(found->data);
 }
 
@@ -87,7 +87,7 @@ void Optimizer::Impl::TakeMemory(const StateMemory& memory) {
                        Quoted(parameter) + "its weight"});
   }
   for (std::size_t i = 0; i < memory.addresses.size(); ++i) {
-    StateTensor& tensor = state[i];
+    StateEntry& tensor = state[i];
     tensor.data = memory.addresses[i];
     if (tensor.data == nullptr) continue;
     extents.push_back({tensor.device, tensor.data, tensor.bytes, tensor.alignment,
@@ -122,7 +122,7 @@ void* Optimizer::Impl::StreamHandle(Device device) {
   return stream == nullptr ? nullptr : stream->stream;
 }
 
-std::span<StateTensor> Optimizer::Impl::StateOf(std::size_t i) {
+std::span<StateEntry> Optimizer::Impl::StateOf(std::size_t i) {
   return std::span(state).subspan(entries[i].first_state, entries[i].states);
 }
 
@@ -228,9 +228,9 @@ void Optimizer::Impl::CheckMaster(std::size_t i, std::size_t count) const {
   }
 }
 
-void Optimizer::Impl::CheckOwn(const StateTensor& tensor) const {
+void Optimizer::Impl::CheckOwn(const StateEntry& tensor) const {
   const bool known = tensor.parameter < entries.size() &&
-                     std::any_of(state.begin(), state.end(), [&](const StateTensor& own) {
+                     std::any_of(state.begin(), state.end(), [&](const StateEntry& own) {
                        return own.data == tensor.data && own.parameter == tensor.parameter &&
                               own.kind == tensor.kind && own.bytes == tensor.bytes;
                      });

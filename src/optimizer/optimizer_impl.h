@@ -16,7 +16,7 @@
 #include "flashoptim/plan.h"
 #include "optimizer/group_setup.h"
 #include "optimizer/parameter_layout.h"
-#include "optimizer/state_memory.h"
+#include "optimizer/memory.h"
 
 namespace flashoptim {
 
@@ -44,7 +44,7 @@ struct Optimizer::Impl {
   std::vector<GroupSetup> setups;
   std::vector<Entry> entries;
   std::map<std::string, std::size_t, std::less<>> by_name;
-  std::vector<StateTensor> state;
+  std::vector<StateEntry> state;
   std::vector<Block> blocks;
   std::vector<Stream> streams;  // one for each GPU
   float gradient_scale = 1.0F;
@@ -54,7 +54,7 @@ struct Optimizer::Impl {
 
   void MakePlan();
 
-  std::span<StateTensor> StateOf(std::size_t i);
+  std::span<StateEntry> StateOf(std::size_t i);
   float* StepOf(std::size_t i) const;
   Stream* StreamOf(Device device);
   void* StreamHandle(Device device);
@@ -69,7 +69,7 @@ struct Optimizer::Impl {
   std::size_t Checked(std::size_t i) const;
   std::size_t CheckedGroup(std::size_t g) const;
   void CheckMaster(std::size_t i, std::size_t count) const;
-  void CheckOwn(const StateTensor& tensor) const;
+  void CheckOwn(const StateEntry& tensor) const;
 
  private:
   void Describe(std::vector<ParameterGroup>&& groups);

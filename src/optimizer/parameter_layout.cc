@@ -59,8 +59,8 @@ void CheckDevice(const Parameter& parameter) {
   }
 }
 
-StateTensor HostNumber(const char* name, StateKind kind, StateDType dtype) {
-  StateTensor tensor;
+StateEntry HostNumber(const char* name, StateKind kind, StateDType dtype) {
+  StateEntry tensor;
   tensor.name = name;
   tensor.kind = kind;
   tensor.dtype = dtype;
@@ -90,10 +90,10 @@ ParameterLayout LayoutOf(const Parameter& parameter, const GroupSetup& setup) {
 }
 
 void AppendState(const Parameter& parameter, const ParameterLayout& layout, const GroupSetup& setup,
-                 std::size_t index, std::vector<StateTensor>& state) {
+                 std::size_t index, std::vector<StateEntry>& state) {
   const std::size_t first = state.size();
-  const auto add = [&](std::string name, StateKind kind, StateDType dtype) -> StateTensor& {
-    StateTensor tensor;
+  const auto add = [&](std::string name, StateKind kind, StateDType dtype) -> StateEntry& {
+    StateEntry tensor;
     tensor.name = std::move(name);
     tensor.kind = kind;
     tensor.dtype = dtype;
@@ -117,7 +117,7 @@ void AppendState(const Parameter& parameter, const ParameterLayout& layout, cons
     }
     add(moment.name, moment.kind,
         moment.kind == StateKind::kFirstMoment ? StateDType::kInt8 : StateDType::kUInt8);
-    StateTensor& scale =
+    StateEntry& scale =
         add(std::string(moment.name) + "_scale", moment.scale_kind, StateDType::kFloat32);
     scale.shape = {static_cast<std::int64_t>(layout.geometry.rows),
                    static_cast<std::int64_t>(layout.geometry.groups_per_row)};
@@ -144,9 +144,9 @@ std::vector<GroupSetup> SetupsOf(std::span<const ParameterGroup> groups) {
   return setups;
 }
 
-std::vector<StateTensor> StateLayout(std::span<const ParameterGroup> groups) {
+std::vector<StateEntry> StateLayout(std::span<const ParameterGroup> groups) {
   const std::vector<GroupSetup> setups = SetupsOf(groups);
-  std::vector<StateTensor> state;
+  std::vector<StateEntry> state;
   std::set<std::string_view> names;
   std::size_t index = 0;
   for (std::size_t g = 0; g < groups.size(); ++g) {

@@ -26,7 +26,7 @@ ParameterLayout LayoutOf(const Parameter& parameter, const GroupSetup& setup);
 
 /// Appends the state tensors of parameter `index`.
 void AppendState(const Parameter& parameter, const ParameterLayout& layout, const GroupSetup& setup,
-                 std::size_t index, std::vector<StateTensor>& state);
+                 std::size_t index, std::vector<StateEntry>& state);
 
 /// The setup of each group. Throws std::invalid_argument for options that are not valid, groups of
 /// different rules, no groups.

@@ -167,7 +167,7 @@ TEST(OptimizerErrors, Calls) {
       {[&] { optimizer.SetLr(0, -0.1); }, "parameter group 0: lr must be"},
       {[&] { optimizer.SetOptions(0, SgdOptions{}); }, "make a new optimizer"},
       {[&] { optimizer.SetOptions(0, SgdwOptions{.momentum = 0.9}); }, "the options are of SGDW"},
-      {[&] { optimizer.ReadState(StateTensor{}, memory); }, "is not one of this optimizer"},
+      {[&] { optimizer.ReadState(StateEntry{}, memory); }, "is not one of this optimizer"},
       {[&] { optimizer.WriteMasterWeights(0, std::vector<float>(31)); },
        "tensor 'w': 31 master weights for 32 elements"},
   };

@@ -102,13 +102,13 @@ std::string ColumnOf(StateKind kind) {
   }
 }
 
-std::size_t ElementsOf(const StateTensor& tensor) { return tensor.bytes / SizeOf(tensor.dtype); }
+std::size_t ElementsOf(const StateEntry& tensor) { return tensor.bytes / SizeOf(tensor.dtype); }
 
 void ExpectState(const Optimizer& optimizer, const std::vector<std::byte>& weight,
                  const json& expected, std::size_t elements) {
   EXPECT_EQ(weight, Bytes(expected.at("weight"), elements));
   std::size_t columns = 1;
-  for (const StateTensor& tensor : optimizer.state()) {
+  for (const StateEntry& tensor : optimizer.state()) {
     const std::string column = ColumnOf(tensor.kind);
     if (column.empty()) continue;
     ++columns;
@@ -139,7 +139,7 @@ void Follow(const json& record) {
       OptionsOf(record),
       {{"w", weight.data(), DTypeOf(record.at("weight_dtype")), {rows, row_length}}});
   ExpectState(optimizer, weight, record.at("fresh"), elements);
-  const StateTensor* key = optimizer.FindState(0, "stream_key");
+  const StateEntry* key = optimizer.FindState(0, "stream_key");
   ASSERT_NE(key, nullptr);
   const auto wanted = static_cast<std::int64_t>(Number(record.at("key")));
   optimizer.WriteState(*key, &wanted);

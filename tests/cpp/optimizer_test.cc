@@ -84,7 +84,7 @@ TEST(OptimizerState, NamesDtypesAndShapesAreThoseOfTheFormat) {
       {1, "exp_avg_sq", StateDType::kFloat32, {8}, 32},
       {1, "max_exp_avg_sq", StateDType::kFloat32, {8}, 32},
   };
-  const std::vector<StateTensor> layout = StateLayout(groups);
+  const std::vector<StateEntry> layout = StateLayout(groups);
   const Optimizer optimizer{std::vector<ParameterGroup>(groups)};
   ASSERT_EQ(layout.size(), rows.size());
   ASSERT_EQ(optimizer.state().size(), rows.size());
@@ -112,7 +112,7 @@ TEST(OptimizerState, MomentsFollowTheRule) {
     Model model({{"w", {4, 64}}});
     std::string joined;
     const std::vector<ParameterGroup> groups = {{options, model.parameters}};
-    for (const StateTensor& tensor : StateLayout(groups)) joined += tensor.name + " ";
+    for (const StateEntry& tensor : StateLayout(groups)) joined += tensor.name + " ";
     return joined;
   };
   const std::string common = "step stream_key weight_correction ";
@@ -152,7 +152,7 @@ TEST(OptimizerMemory, OfTheCallerGivesTheSameBitsAndCanBeTakenUpAgain) {
   const std::vector<ParameterGroup> groups = {{options, theirs.parameters}};
   std::vector<std::vector<std::int64_t>> storage;
   StateMemory memory;
-  for (const StateTensor& tensor : StateLayout(groups)) {
+  for (const StateEntry& tensor : StateLayout(groups)) {
     storage.emplace_back(tensor.bytes / 8 + 1, -1);
     memory.addresses.push_back(storage.back().data());
   }
@@ -175,7 +175,7 @@ TEST(OptimizerMemory, OfTheCallerGivesTheSameBitsAndCanBeTakenUpAgain) {
   }
   EXPECT_EQ(ours.weights, theirs.weights);
   for (std::size_t i = 0; i < second.state().size(); ++i) {
-    const StateTensor& tensor = second.state()[i];
+    const StateEntry& tensor = second.state()[i];
     EXPECT_EQ(std::memcmp(tensor.data, reference.state()[i].data, tensor.bytes), 0) << tensor.name;
   }
 

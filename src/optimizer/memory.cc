@@ -1,4 +1,4 @@
-#include "optimizer/state_memory.h"
+#include "optimizer/memory.h"
 
 #include <algorithm>
 #include <bit>
@@ -35,7 +35,7 @@ Block Allocate(Device device, std::size_t bytes) {
 }
 
 // One element of fresh contents, as bytes.
-std::vector<std::byte> FreshElement(const StateTensor& tensor, Codec codec) {
+std::vector<std::byte> FreshElement(const StateEntry& tensor, Codec codec) {
   std::vector<std::byte> element(SizeOf(tensor.dtype), std::byte{0});
   const auto store = [&](const auto& value) { std::memcpy(element.data(), &value, sizeof(value)); };
   switch (tensor.kind) {
@@ -77,7 +77,7 @@ void ReleaseBlock::operator()(void* memory) const noexcept {
   }
 }
 
-std::vector<Block> AllocateMissing(std::span<StateTensor> state) {
+std::vector<Block> AllocateMissing(std::span<StateEntry> state) {
   struct Need {
     Device device;
     std::size_t bytes;
@@ -89,10 +89,10 @@ std::vector<Block> AllocateMissing(std::span<StateTensor> state) {
     }
     return needs.emplace_back(Need{device, 0});
   };
-  const auto missing = [](const StateTensor& tensor) {
+  const auto missing = [](const StateEntry& tensor) {
     return tensor.data == nullptr && tensor.bytes != 0;
   };
-  for (const StateTensor& tensor : state) {
+  for (const StateEntry& tensor : state) {
     if (!missing(tensor)) continue;
     Need& need = need_of(tensor.device);
     need.bytes = Sum(need.bytes, RoundUp(tensor.bytes));
@@ -101,7 +101,7 @@ std::vector<Block> AllocateMissing(std::span<StateTensor> state) {
   for (const Need& need : needs) {
     auto* next =
         static_cast<std::byte*>(blocks.emplace_back(Allocate(need.device, need.bytes)).get());
-    for (StateTensor& tensor : state) {
+    for (StateEntry& tensor : state) {
       if (!missing(tensor) || tensor.device != need.device) continue;
       tensor.data = next;
       next += RoundUp(tensor.bytes);
@@ -110,7 +110,7 @@ std::vector<Block> AllocateMissing(std::span<StateTensor> state) {
   return blocks;
 }
 
-void MakeFresh(const StateTensor& tensor, Codec codec) {
+void MakeFresh(const StateEntry& tensor, Codec codec) {
   const std::vector<std::byte> element = FreshElement(tensor, codec);
   auto* target = static_cast<std::byte*>(tensor.data);
   if (tensor.device.type == DeviceType::kCpu) {

@@ -1,6 +1,6 @@
 // Memory of state tensors on any device: allocation, fresh contents, copies.
-#ifndef FLASHOPTIM_OPTIMIZER_STATE_MEMORY_H_
-#define FLASHOPTIM_OPTIMIZER_STATE_MEMORY_H_
+#ifndef FLASHOPTIM_OPTIMIZER_MEMORY_H_
+#define FLASHOPTIM_OPTIMIZER_MEMORY_H_
 
 #include <cstddef>
 #include <memory>
@@ -20,11 +20,11 @@ using Block = std::unique_ptr<void, ReleaseBlock>;
 
 /// Gives every state tensor without an address one, in one block per device. Throws std::bad_alloc
 /// or DeviceError.
-std::vector<Block> AllocateMissing(std::span<StateTensor> state);
+std::vector<Block> AllocateMissing(std::span<StateEntry> state);
 
 /// Sets a state tensor to its fresh value (docs/format.md, section 7); a stream key to the
 /// parameter's index. `codec` is that of the parameter.
-void MakeFresh(const StateTensor& tensor, Codec codec);
+void MakeFresh(const StateEntry& tensor, Codec codec);
 
 /// Copies between a device and host memory behind the work of `stream`, and waits.
 void CopyOut(Device device, void* stream, void* host, const void* source, std::size_t bytes);
@@ -45,4 +45,4 @@ void CheckExtents(std::vector<Extent> extents);
 
 }  // namespace flashoptim
 
-#endif  // FLASHOPTIM_OPTIMIZER_STATE_MEMORY_H_
+#endif  // FLASHOPTIM_OPTIMIZER_MEMORY_H_
