@@ -10,7 +10,7 @@ export JOBS
 PYTHON_IN_VENV := .venv/bin/python
 
 .PHONY: help setup build demo bench-cpu bench-cuda golden stubs test test-cpp test-python test-asan \
-	test-tsan test-cuda lint format clean distclean
+	test-tsan test-install test-cuda lint format clean distclean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -49,6 +49,9 @@ test-tsan: ## C++ tests under the thread sanitizer
 
 test-cuda: ## CUDA tests and compute-sanitizer on this machine's GPU; tests/results/cuda-GPU.json
 	@scripts/test_cuda.sh
+
+test-install: ## Build the consumer project of tests/consumer against the installed library
+	@scripts/test.sh install
 
 lint: ## clang-format, clang-tidy, ruff, mypy
 	@scripts/test.sh lint

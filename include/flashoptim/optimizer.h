@@ -48,9 +48,9 @@ class Optimizer {
   /// Throws std::invalid_argument for a description or an option that is not valid, groups of
   /// different rules, memory that overlaps or is not aligned; DeviceError for a GPU that cannot be
   /// used.
-  explicit Optimizer(std::vector<ParameterGroup> groups, StateMemory memory = {});
+  explicit Optimizer(std::vector<ParameterGroup> groups, const StateMemory& memory = {});
   /// One group.
-  Optimizer(Options options, std::vector<Parameter> parameters);
+  Optimizer(const Options& options, std::vector<Parameter> parameters);
   ~Optimizer();
   Optimizer(Optimizer&&) noexcept;
   Optimizer& operator=(Optimizer&&) noexcept;

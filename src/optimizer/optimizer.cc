@@ -13,9 +13,9 @@ namespace {
 // The gradient of a tensor without elements: an address that nobody reads.
 constexpr float kNoElements = 0.0F;
 
-std::vector<ParameterGroup> OneGroup(Options&& options, std::vector<Parameter>&& parameters) {
+std::vector<ParameterGroup> OneGroup(const Options& options, std::vector<Parameter>&& parameters) {
   std::vector<ParameterGroup> groups;
-  groups.push_back({std::move(options), std::move(parameters)});
+  groups.push_back({options, std::move(parameters)});
   return groups;
 }
 
@@ -46,11 +46,11 @@ void Count(const StateEntry& tensor, MemoryUse& use) {
 
 }  // namespace
 
-Optimizer::Optimizer(std::vector<ParameterGroup> groups, StateMemory memory)
+Optimizer::Optimizer(std::vector<ParameterGroup> groups, const StateMemory& memory)
     : impl_(std::make_unique<Impl>(std::move(groups), memory)) {}
 
-Optimizer::Optimizer(Options options, std::vector<Parameter> parameters)
-    : Optimizer(OneGroup(std::move(options), std::move(parameters))) {}
+Optimizer::Optimizer(const Options& options, std::vector<Parameter> parameters)
+    : Optimizer(OneGroup(options, std::move(parameters))) {}
 
 Optimizer::~Optimizer() = default;
 Optimizer::Optimizer(Optimizer&&) noexcept = default;
@@ -136,7 +136,7 @@ void Optimizer::SetOptions(std::size_t group, const Options& options) {
     impl_->plan->SetHyperparameters(static_cast<std::uint32_t>(group), setup.hyperparameters);
   }
   impl_->setups[group] = std::move(setup);
-  impl_->options[group] = std::move(fixed);
+  impl_->options[group] = fixed;
 }
 
 double Optimizer::lr(std::size_t group) const { return LearningRate(options(group)); }

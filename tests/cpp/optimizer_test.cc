@@ -28,9 +28,9 @@ std::int64_t Elements(const Shape& shape) {
 
 // bf16 weights of a small model, and their gradients.
 struct Model {
-  explicit Model(std::vector<std::pair<std::string, Shape>> tensors = {{"dense", {8, 70}},
-                                                                       {"bias", {8}}}) {
-    for (auto& [name, shape] : tensors) {
+  explicit Model(const std::vector<std::pair<std::string, Shape>>& tensors = {{"dense", {8, 70}},
+                                                                              {"bias", {8}}}) {
+    for (const auto& [name, shape] : tensors) {
       const auto count = static_cast<std::size_t>(Elements(shape));
       std::vector<std::uint16_t>& weight = weights.emplace_back(count);
       std::vector<float>& gradient = gradients.emplace_back(count);
