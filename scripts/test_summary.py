@@ -10,9 +10,8 @@ import xml.etree.ElementTree as ElementTree
 from dataclasses import dataclass
 from pathlib import Path
 
-REPORT_OF_STAGE = {"cpp": "dev"} | {
-    stage: stage for stage in ("install", "asan", "tsan", "python")
-}
+STAGES = ("install", "asan", "tsan", "python")
+REPORT_OF_STAGE = {"cpp": "dev"} | {stage: stage for stage in STAGES}
 
 
 @dataclass
