@@ -29,6 +29,7 @@ install(
   FILES "${PROJECT_BINARY_DIR}/flashoptim-config.cmake"
         "${PROJECT_BINARY_DIR}/flashoptim-config-version.cmake"
         "${PROJECT_SOURCE_DIR}/cmake/FlashoptimHighway.cmake"
+        "${PROJECT_SOURCE_DIR}/cmake/FlashoptimFiles.cmake"
   DESTINATION "${package_dir}"
   COMPONENT cpp)
 
