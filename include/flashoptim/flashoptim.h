@@ -265,6 +265,13 @@ FLASHOPTIM_API flashoptim_status flashoptim_write_master_weights(flashoptim_opti
                                                                  size_t parameter,
                                                                  const float* master, size_t count);
 
+/* Writes weights, state and options to a safetensors file; a process killed meanwhile leaves the
+ * old file or the new one. Reads weights and state into an optimizer of the same tensors;
+ * everything is checked before the first byte is written. FLASHOPTIM_FILE_ERROR. */
+FLASHOPTIM_API flashoptim_status flashoptim_save(const flashoptim_optimizer* optimizer,
+                                                 const char* path);
+FLASHOPTIM_API flashoptim_status flashoptim_load(flashoptim_optimizer* optimizer, const char* path);
+
 /* Bytes of all parameters. */
 FLASHOPTIM_API flashoptim_status flashoptim_memory_use(const flashoptim_optimizer* optimizer,
                                                        flashoptim_memory* memory);

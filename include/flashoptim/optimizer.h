@@ -110,6 +110,10 @@ class Optimizer {
   void ReadState(const StateEntry& tensor, void* target) const;
   void WriteState(const StateEntry& tensor, const void* source);
 
+  /// The same for the weight of parameter i, in its dtype.
+  void ReadWeight(std::size_t i, void* target) const;
+  void WriteWeight(std::size_t i, const void* source);
+
   /// How often parameter i was stepped.
   std::uint64_t StepCount(std::size_t i) const;
 

@@ -8,6 +8,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "flashoptim/checkpoint.h"
 #include "flashoptim/errors.h"
 #include "flashoptim/flashoptim.h"
 
@@ -26,6 +27,8 @@ flashoptim_status Guarded(const Body& body) noexcept {
     return Report(FLASHOPTIM_NONFINITE_GRADIENT, error.what());
   } catch (const DeviceError& error) {
     return Report(FLASHOPTIM_DEVICE_ERROR, error.what());
+  } catch (const FileError& error) {
+    return Report(FLASHOPTIM_FILE_ERROR, error.what());
   } catch (const std::invalid_argument& error) {
     return Report(FLASHOPTIM_INVALID_ARGUMENT, error.what());
   } catch (const std::bad_alloc&) {

@@ -7,6 +7,7 @@
 #include "capi/guard.h"
 #include "capi/handles.h"
 #include "capi/translate.h"
+#include "flashoptim/optimizer_file.h"
 
 using flashoptim::capi::CheckPointer;
 using flashoptim::capi::CheckStruct;
@@ -184,6 +185,20 @@ flashoptim_status flashoptim_write_master_weights(flashoptim_optimizer* optimize
   return Guarded([&] {
     if (count != 0) CheckPointer(master, "master");
     Of(optimizer).WriteMasterWeights(parameter, {master, count});
+  });
+}
+
+flashoptim_status flashoptim_save(const flashoptim_optimizer* optimizer, const char* path) {
+  return Guarded([&] {
+    CheckPointer(path, "path");
+    flashoptim::SaveOptimizer(Of(optimizer), path);
+  });
+}
+
+flashoptim_status flashoptim_load(flashoptim_optimizer* optimizer, const char* path) {
+  return Guarded([&] {
+    CheckPointer(path, "path");
+    flashoptim::LoadOptimizer(Of(optimizer), path);
   });
 }
 

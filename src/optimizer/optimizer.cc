@@ -195,6 +195,20 @@ void Optimizer::WriteState(const StateEntry& tensor, const void* source) {
   if (tensor.kind == StateKind::kStreamKey) impl_->plan.reset();
 }
 
+void Optimizer::ReadWeight(std::size_t i, void* target) const {
+  const Impl::Entry& entry = impl_->entries[impl_->Checked(i)];
+  const Device device = entry.parameter.device;
+  CopyOut(device, impl_->StreamHandle(device), target, entry.parameter.data,
+          entry.layout.elements * SizeOf(entry.parameter.dtype));
+}
+
+void Optimizer::WriteWeight(std::size_t i, const void* source) {
+  const Impl::Entry& entry = impl_->entries[impl_->Checked(i)];
+  const Device device = entry.parameter.device;
+  CopyIn(device, impl_->StreamHandle(device), entry.parameter.data, source,
+         entry.layout.elements * SizeOf(entry.parameter.dtype));
+}
+
 std::uint64_t Optimizer::StepCount(std::size_t i) const {
   return static_cast<std::uint64_t>(*impl_->StepOf(impl_->Checked(i)));
 }

@@ -209,6 +209,12 @@ static void calls(flashoptim_optimizer* optimizer) {
   memory.struct_size = 0;
   BAD(flashoptim_memory_use(optimizer, &memory), "memory has struct_size 0");
   BAD(flashoptim_set_cpu_threads(0), "0");
+  BAD(flashoptim_save(optimizer, NULL), "path is null");
+  BAD(flashoptim_load(NULL, "x.safetensors"), "optimizer is null");
+  expect(flashoptim_load(optimizer, "no/such/folder/x.safetensors"), FLASHOPTIM_FILE_ERROR,
+         "no/such/folder/x.safetensors", "a file that is not there");
+  expect(flashoptim_save(optimizer, "no/such/folder/x.safetensors"), FLASHOPTIM_FILE_ERROR,
+         "no/such/folder/x.safetensors", "a folder that is not there");
 
   for (size_t i = 0; i < 8; ++i) {
     if (weight[i] != 1.0F) BAD(FLASHOPTIM_OK, "a refused call has changed a weight");

@@ -1,7 +1,7 @@
 # The fuzz target of the C interface: ten seconds of libFuzzer in builds by Clang, a replay of the
 # corpus in others. What checks descriptions is compiled again, so that it is instrumented.
 file(GLOB capi_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/capi/*.cc")
-foreach(name layout validate group_setup parameter_layout memory optimizer optimizer_impl)
+foreach(name layout validate group_setup parameter_layout memory optimizer optimizer_impl optimizer_file)
   list(APPEND capi_sources "${PROJECT_SOURCE_DIR}/src/optimizer/${name}.cc")
 endforeach()
 set(capi_corpus "${PROJECT_SOURCE_DIR}/tests/fuzz/corpus_capi")
