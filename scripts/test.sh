@@ -36,7 +36,8 @@ stage() {
     install)
       cmake --preset dev >"$reports/install-configure.log" 2>&1 ||
         { cat "$reports/install-configure.log"; return 1; }
-      cmake --build --preset dev -j "$jobs" --target flashoptim flashoptim_capi || return 1
+      cmake --build --preset dev -j "$jobs" --target flashoptim flashoptim_capi flashoptim_program ||
+        return 1
       ctest --preset dev -R '^consumer$' --output-junit "$reports/install.xml"
       ;;
     asan | tsan) ctest_preset "$1" ;;

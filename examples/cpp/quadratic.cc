@@ -1,13 +1,17 @@
 // A tour of the C++ interface: two vectors are fitted to a target. Exits with 1 if it fails.
 #include <flashoptim/optimizer.h>
+#include <flashoptim/optimizer_file.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <exception>
+#include <filesystem>
 #include <memory>
+#include <random>
 #include <stdexcept>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -135,6 +139,28 @@ bool BringMemory() {
   return optimizer.StepCount(0) == 1;
 }
 
+// Goes on in another optimizer of the same tensors.
+bool SaveAndLoad() {
+  const std::string path = (std::filesystem::temp_directory_path() /
+                            ("flashoptim-example-" + std::to_string(std::random_device{}())))
+                               .string() +
+                           ".safetensors";
+  std::vector<float> weight(kRows, 1.0F);
+  const std::vector<flashoptim::Parameter> parameters = {
+      {"w", weight.data(), flashoptim::DType::kFloat32, {kRows}}};
+  flashoptim::Optimizer optimizer(flashoptim::AdamWOptions{}, parameters);
+  const std::vector<float> gradient(kRows, 0.5F);
+  optimizer.SetGradient(0, gradient.data(), flashoptim::DType::kFloat32);
+  optimizer.Step();
+
+  flashoptim::SaveOptimizer(optimizer, path);
+
+  flashoptim::Optimizer resumed(flashoptim::AdamWOptions{}, parameters);
+  flashoptim::LoadOptimizer(resumed, path);
+  std::filesystem::remove(path);
+  return resumed.StepCount(0) == 1;
+}
+
 // What is wrong is said before anything is written.
 bool Refuse() {
   std::vector<float> weight(8);
@@ -153,7 +179,7 @@ bool Refuse() {
 
 int main() {
   try {
-    return Train() && StartFromFp32() && BringMemory() && Refuse() ? 0 : 1;
+    return Train() && StartFromFp32() && BringMemory() && SaveAndLoad() && Refuse() ? 0 : 1;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return 1;
