@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-SOURCE_SUFFIXES = {".h", ".hh", ".hpp", ".cc", ".cpp", ".cu", ".cuh", ".inc"}
+SOURCE_SUFFIXES = {".c", ".h", ".hh", ".hpp", ".cc", ".cpp", ".cu", ".cuh", ".inc"}
 
 # Headers from outside the project, by the library that they belong to.
 EXTERNAL = {
