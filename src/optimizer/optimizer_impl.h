@@ -15,8 +15,8 @@
 #include "flashoptim/optimizer.h"
 #include "flashoptim/plan.h"
 #include "optimizer/group_setup.h"
-#include "optimizer/parameter_layout.h"
 #include "optimizer/memory.h"
+#include "optimizer/parameter_layout.h"
 
 namespace flashoptim {
 

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from . import _C
+from ._checkpoint import FORMAT
 from ._optimizer import FlashOptimizer
 from ._options import CORRECTION_BITS, Group, RuleKind, asked_codec, hyperparameters
 from ._state import CORRECTION, MOMENTS, STEP, STREAM_KEY, State, scale_of, weight_of
-from ._state_dict import FORMAT
 
 OPTIONS: Final = "flashoptim_options"
 DTYPES: Final = {
