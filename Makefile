@@ -10,7 +10,8 @@ export JOBS
 PYTHON_IN_VENV := .venv/bin/python
 
 .PHONY: help setup build demo bench-cpu bench-cuda golden stubs test test-cpp test-python \
-	test-distributed test-asan test-tsan test-cuda test-multi-gpu lint format clean distclean
+	test-distributed test-asan test-tsan test-install test-cuda test-multi-gpu lint format clean \
+	distclean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -57,6 +58,9 @@ test-tsan: ## C++ tests under the thread sanitizer
 
 test-cuda: ## CUDA tests and compute-sanitizer on this machine's GPU; tests/results/cuda-GPU.json
 	@scripts/test_cuda.sh
+
+test-install: ## Build the consumer project of tests/consumer against the installed library
+	@scripts/test.sh install
 
 lint: ## clang-format, clang-tidy, ruff, mypy
 	@scripts/test.sh lint

@@ -5,7 +5,7 @@ include(CMakePackageConfigHelpers)
 set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/flashoptim")
 
 install(
-  TARGETS flashoptim
+  TARGETS flashoptim flashoptim_capi
   EXPORT flashoptim-targets
   COMPONENT cpp
   INCLUDES
@@ -29,5 +29,16 @@ install(
   FILES "${PROJECT_BINARY_DIR}/flashoptim-config.cmake"
         "${PROJECT_BINARY_DIR}/flashoptim-config-version.cmake"
         "${PROJECT_SOURCE_DIR}/cmake/FlashoptimHighway.cmake"
+        "${PROJECT_SOURCE_DIR}/cmake/FlashoptimFiles.cmake"
   DESTINATION "${package_dir}"
+  COMPONENT cpp)
+
+# For programs that are not built by CMake: the shared library with the C interface.
+file(RELATIVE_PATH FLASHOPTIM_PC_PREFIX "/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/")
+string(REGEX REPLACE "/$" "" FLASHOPTIM_PC_PREFIX "${FLASHOPTIM_PC_PREFIX}")
+configure_file("${PROJECT_SOURCE_DIR}/cmake/flashoptim.pc.in" "${PROJECT_BINARY_DIR}/flashoptim.pc"
+               @ONLY)
+install(
+  FILES "${PROJECT_BINARY_DIR}/flashoptim.pc"
+  DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig"
   COMPONENT cpp)

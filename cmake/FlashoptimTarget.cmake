@@ -20,6 +20,11 @@ target_compile_options(
   INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off;-fno-math-errno>"
             "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wpedantic;-Wconversion;-Wshadow>")
 
+# At -O3 GCC 12 sees overlaps in concatenated strings and frees of the stack in moved vectors.
+target_compile_options(
+  flashoptim_flags
+  INTERFACE "$<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-restrict;-Wno-free-nonheap-object>")
+
 # CMake 3.25 knows no C++20 for nvcc, hence --std here instead of a compile feature.
 # nvcc passes generated code through the host compiler: -Wpedantic, -Wconversion and -Wshadow
 # would complain about text that nobody wrote.

@@ -31,7 +31,7 @@ PY
 
 wanted="$(key | sha256sum)"
 if [ -f "$build/build.ninja" ] && [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ]; then
-  cmake --build "$build" --target _C | { grep -Ev 'no work to do|Re-checking globbed' || true; }
+  cmake --build "$build" --target _C flashoptim_program | { grep -Ev 'no work to do|Re-checking globbed' || true; }
   site="$("$python" -c 'import sysconfig; print(sysconfig.get_paths()["platlib"])')"
   cmake --install "$build" --component python --prefix "$build/staged" >/dev/null
   # Beside the old file and then renamed: a process that has the old one mapped keeps it, whole.
@@ -41,6 +41,11 @@ if [ -f "$build/build.ninja" ] && [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ];
     cp -p "$build/staged/$file" "$site/$file.new"
     mv -f "$site/$file.new" "$site/$file"
   done
+  # The component of the program has the path of a wheel that is long gone.
+  if ! cmp -s "$build/tools/flashoptim" .venv/bin/flashoptim; then
+    cp -p "$build/tools/flashoptim" .venv/bin/flashoptim.new
+    mv -f .venv/bin/flashoptim.new .venv/bin/flashoptim
+  fi
 else
   echo "build: compiling flashoptim_cpp (the first time takes a few minutes)"
   rm -rf "$build"

@@ -19,7 +19,7 @@ files() { git ls-files --cached --others --exclude-standard -- "$@" | while read
   if [ -f "$f" ]; then printf '%s\n' "$f"; fi
 done; }
 
-mapfile -t cxx < <(files '*.h' '*.cc' '*.cpp' '*.cu' '*.cuh')
+mapfile -t cxx < <(files '*.h' '*.c' '*.cc' '*.cpp' '*.cu' '*.cuh')
 if [ "${1:-}" = --fix ]; then
   clang-format -i "${cxx[@]}"
   "$python" -m ruff check --fix .
@@ -72,7 +72,7 @@ tidy() {
   common="$(common_hash | sha256sum)"
   while read -r file; do
     if [[ " ${tidy_skip[*]-} " != *" $file "* ]] && compiled "$file"; then sources+=("$file"); fi
-  done < <(files 'src/*.cc' 'src/*.cpp' 'bindings/*.cc' 'tests/cpp/*.cc')
+  done < <(files 'src/*.cc' 'src/*.cpp' 'bindings/*.cc' 'tools/*.cc' 'tests/*.cc' 'examples/*.cc')
   export -f build_of tidy_one
   export cache
   printf '%s\n' "${sources[@]}" |

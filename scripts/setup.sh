@@ -15,10 +15,10 @@ readonly venv=".venv"
 readonly made_for="$venv/.made-for" # two lines: the folder of the checkout, the interpreter
 readonly min_torch="2.5"
 readonly examples="scripts/requirements-examples.txt"
-readonly apt_build=(g++ clang cmake ninja-build ccache pkg-config libhwy-dev)
+readonly apt_build=(g++ clang cmake ninja-build ccache pkg-config libhwy-dev
+  nlohmann-json3-dev libcli11-dev zlib1g-dev libzstd-dev)
 readonly apt_python=(python3 python3-venv python3-dev)
-readonly apt_dev=(libgtest-dev libbenchmark-dev nlohmann-json3-dev libcli11-dev libzstd-dev
-  clang-format clang-tidy)
+readonly apt_dev=(libgtest-dev libbenchmark-dev clang-format clang-tidy)
 
 say() { printf 'setup: %s\n' "$*"; }
 die() {

@@ -33,6 +33,13 @@ stage() {
       scripts/build_python.sh && scripts/lint.sh
       ;;
     cpp) ctest_preset dev ;;
+    install)
+      cmake --preset dev >"$reports/install-configure.log" 2>&1 ||
+        { cat "$reports/install-configure.log"; return 1; }
+      cmake --build --preset dev -j "$jobs" --target flashoptim flashoptim_capi flashoptim_program ||
+        return 1
+      ctest --preset dev -R '^consumer$' --output-junit "$reports/install.xml"
+      ;;
     asan | tsan) ctest_preset "$1" ;;
     python)
       scripts/build_python.sh || return 1

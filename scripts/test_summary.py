@@ -10,7 +10,8 @@ import xml.etree.ElementTree as ElementTree
 from dataclasses import dataclass
 from pathlib import Path
 
-REPORT_OF_STAGE = {"cpp": "dev", "asan": "asan", "tsan": "tsan", "python": "python"}
+STAGES = ("install", "asan", "tsan", "python")
+REPORT_OF_STAGE = {"cpp": "dev"} | {stage: stage for stage in STAGES}
 
 
 @dataclass

@@ -9,6 +9,7 @@
 #include <tuple>
 #include <vector>
 
+#include "checkpoint.h"
 #include "flashoptim/convert.h"
 #include "flashoptim/layout.h"
 #include "flashoptim/plan.h"
@@ -275,4 +276,5 @@ NB_MODULE(_C, m) {
   flashoptim::BindRuntime(m);
   flashoptim::BindPlan(m);
   flashoptim::BindConversions(m);
+  flashoptim::BindCheckpoint(m);
 }

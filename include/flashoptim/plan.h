@@ -91,7 +91,7 @@ class Plan {
 
   /// Steps every tensor that has a gradient and counts its step. Allocates nothing; on a GPU it
   /// only enqueues, unless a policy of non-finite gradients has to look at them first. Throws
-  /// std::runtime_error before anything is written if a gradient is not finite and its group's
+  /// NonfiniteGradientError before anything is written if a gradient is not finite and its group's
   /// policy is kError. Returns the number of tensors left untouched by kSkip.
   std::uint64_t Step();
 

@@ -4,35 +4,15 @@
 
 #include <algorithm>
 #include <array>
-#include <stdexcept>
 #include <utility>
 #include <vector>
 
+#include "cuda/device_guard.h"
 #include "cuda/kernels.h"
 #include "cuda/launch_table.h"
 
 namespace flashoptim::cuda {
 namespace {
-
-void Check(cudaError_t error, const char* what) {
-  if (error == cudaSuccess) return;
-  throw std::runtime_error(std::string("CUDA: ") + what + ": " + cudaGetErrorString(error));
-}
-
-// Makes a device current for the length of a scope.
-class DeviceGuard {
- public:
-  explicit DeviceGuard(int device) {
-    Check(cudaGetDevice(&previous_), "cannot ask for the current device");
-    if (device != previous_) Check(cudaSetDevice(device), "cannot use the tensor's device");
-  }
-  ~DeviceGuard() { cudaSetDevice(previous_); }
-  DeviceGuard(const DeviceGuard&) = delete;
-  DeviceGuard& operator=(const DeviceGuard&) = delete;
-
- private:
-  int previous_ = 0;
-};
 
 bool IsAligned(const void* p, std::uintptr_t bytes) {
   return reinterpret_cast<std::uintptr_t>(p) % bytes == 0;

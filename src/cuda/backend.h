@@ -3,6 +3,7 @@
 #ifndef FLASHOPTIM_CUDA_BACKEND_H_
 #define FLASHOPTIM_CUDA_BACKEND_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -47,6 +48,14 @@ class Stepper {
 /// A stepper for tensors on a device, of which at most `device_scalars` are stepped with sources.
 /// Throws std::runtime_error where there is none.
 std::unique_ptr<Stepper> MakeStepper(int device, std::size_t device_scalars);
+
+/// Memory of a GPU, aligned to 256 bytes, and its release. Throws DeviceError.
+void* Allocate(int device, std::size_t bytes);
+void Release(void* memory) noexcept;
+
+/// Copies behind the work that a stream holds, and waits. Throws DeviceError.
+void CopyToDevice(int device, void* target, const void* source, std::size_t bytes, void* stream);
+void CopyToHost(int device, void* target, const void* source, std::size_t bytes, void* stream);
 
 }  // namespace flashoptim::cuda
 

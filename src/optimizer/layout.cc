@@ -9,6 +9,7 @@
 
 #include "core/tensor_task.h"
 #include "cpu/scalar.h"
+#include "optimizer/validate.h"
 
 namespace flashoptim {
 namespace {
@@ -56,12 +57,17 @@ bool IsDense(std::span<const std::int64_t> sizes, std::span<const std::int64_t> 
 }  // namespace
 
 Geometry GeometryOf(std::span<const std::int64_t> sizes, std::span<const std::int64_t> strides) {
+  return GeometryOfNamed("", sizes, strides);
+}
+
+Geometry GeometryOfNamed(const std::string& whose, std::span<const std::int64_t> sizes,
+                         std::span<const std::int64_t> strides) {
   if (sizes.size() != strides.size()) {
-    throw std::invalid_argument("a tensor needs one stride per dimension; sizes " + Join(sizes) +
-                                ", strides " + Join(strides));
+    throw std::invalid_argument(whose + "a tensor needs one stride per dimension; sizes " +
+                                Join(sizes) + ", strides " + Join(strides));
   }
   for (const std::int64_t size : sizes) {
-    if (size < 0) throw std::invalid_argument("negative size in " + Join(sizes));
+    if (size < 0) throw std::invalid_argument(whose + "negative size in " + Join(sizes));
   }
   if (std::find(sizes.begin(), sizes.end(), 0) != sizes.end()) return {};
 
@@ -73,7 +79,7 @@ Geometry GeometryOf(std::span<const std::int64_t> sizes, std::span<const std::in
   const auto memory_order = MemoryOrder(sizes, strides);
   const bool contiguous = IsDense(sizes, strides, row_major);
   if (!contiguous && !IsDense(sizes, strides, memory_order)) {
-    throw std::invalid_argument("sizes " + Join(sizes) + " with strides " + Join(strides) +
+    throw std::invalid_argument(whose + "sizes " + Join(sizes) + " with strides " + Join(strides) +
                                 " have holes or overlaps; make the tensor dense, for instance with "
                                 ".contiguous()");
   }

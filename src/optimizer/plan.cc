@@ -11,6 +11,7 @@
 #include "cpu/float_environment.h"
 #include "cpu/scalar.h"
 #include "cuda/backend.h"
+#include "flashoptim/errors.h"
 #include "optimizer/validate.h"
 
 namespace flashoptim {
@@ -116,10 +117,10 @@ struct Plan::Impl {
       }
     };
     for_policy(Nonfinite::kError, [&](std::size_t tensor) {
-      throw std::runtime_error("the gradient of '" + tensors[tensor].name +
-                               "' holds NaN or an infinity; nothing was updated. Lower the "
-                               "learning rate or clip gradients, or choose nonfinite='skip' or "
-                               "'propagate'");
+      throw NonfiniteGradientError("the gradient of '" + tensors[tensor].name +
+                                   "' holds NaN or an infinity; nothing was updated. Lower the "
+                                   "learning rate or clip gradients, or choose nonfinite='skip' or "
+                                   "'propagate'");
     });
     std::uint64_t skipped = 0;
     for_policy(Nonfinite::kSkip, [&](std::size_t tensor) {

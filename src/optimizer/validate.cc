@@ -18,14 +18,14 @@ template <class... Parts>
   throw std::invalid_argument(message.str());
 }
 
-void CheckAtLeastZero(const char* name, double value) {
+void CheckAtLeastZero(const std::string& whose, const char* name, double value) {
   if (!(value >= 0.0) || std::isinf(value)) {
-    Fail(name, " must be a finite number of at least 0, not ", value);
+    Fail(whose, name, " must be a finite number of at least 0, not ", value);
   }
 }
 
-void CheckFraction(const char* name, double value) {
-  if (!(value >= 0.0 && value < 1.0)) Fail(name, " must be in [0, 1), not ", value);
+void CheckFraction(const std::string& whose, const char* name, double value) {
+  if (!(value >= 0.0 && value < 1.0)) Fail(whose, name, " must be in [0, 1), not ", value);
 }
 
 // Tensors without elements need no addresses.
@@ -98,24 +98,29 @@ void CheckMomentsAgainst(const Hyperparameters& hyperparameters, Rule rule,
   }
 }
 
-void CheckHyperparameters(Rule rule, const Hyperparameters& h) {
-  CheckAtLeastZero("lr", h.lr);
-  CheckAtLeastZero("initial_lr", h.initial_lr);
-  CheckAtLeastZero("weight_decay", h.weight_decay);
+void CheckHyperparameters(Rule rule, const Hyperparameters& hyperparameters) {
+  CheckHyperparametersOf("", rule, hyperparameters);
+}
+
+void CheckHyperparametersOf(const std::string& whose, Rule rule, const Hyperparameters& h) {
+  CheckAtLeastZero(whose, "lr", h.lr);
+  CheckAtLeastZero(whose, "initial_lr", h.initial_lr);
+  CheckAtLeastZero(whose, "weight_decay", h.weight_decay);
   if (rule == Rule::kSgd) {
-    CheckAtLeastZero("momentum", h.momentum);
-    if (!std::isfinite(h.dampening)) Fail("dampening must be a finite number, not ", h.dampening);
+    CheckAtLeastZero(whose, "momentum", h.momentum);
+    if (!std::isfinite(h.dampening))
+      Fail(whose, "dampening must be a finite number, not ", h.dampening);
     if (h.nesterov && (h.momentum <= 0.0 || h.dampening != 0.0)) {
-      Fail("nesterov needs a momentum above 0 and no dampening, not momentum ", h.momentum,
+      Fail(whose, "nesterov needs a momentum above 0 and no dampening, not momentum ", h.momentum,
            " and dampening ", h.dampening);
     }
     return;
   }
-  CheckFraction("betas[0]", h.beta1);
-  CheckFraction("betas[1]", h.beta2);
+  CheckFraction(whose, "betas[0]", h.beta1);
+  CheckFraction(whose, "betas[1]", h.beta2);
   if (rule == Rule::kAdam) {
-    CheckAtLeastZero("eps", h.eps);
-    if (h.eps >= kLargestEps) Fail("eps must be below 2^100, not ", h.eps);
+    CheckAtLeastZero(whose, "eps", h.eps);
+    if (h.eps >= kLargestEps) Fail(whose, "eps must be below 2^100, not ", h.eps);
   }
 }
 

@@ -38,6 +38,12 @@ def test_the_page_about_master_weights(tmp_path: Path, monkeypatch: pytest.Monke
     assert torch.equal(master(weight, names["optimizer"]), weight.detach().float())
 
 
+def test_the_page_about_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run(python_blocks(ROOT / "docs" / "files.md"))
+    assert [path.name for path in tmp_path.iterdir()] == ["run.safetensors"]
+
+
 def test_moving_from_torch() -> None:
     names = run(python_blocks(MIGRATING, "From torch"))
     model, optimizer = names["model"], names["optimizer"]

@@ -1,6 +1,6 @@
 """Native part of flashoptim_cpp."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 import enum
 
 
@@ -389,3 +389,16 @@ def decode_moments(moment: Moment, codec: Codec, rows: int, row_length: int, cod
 
 def encode_moments(moment: Moment, codec: Codec, rows: int, row_length: int, values: int, codes: int, scales: int) -> None:
     """Codes and scales of fp32 moments, to nearest."""
+
+class FileError(ValueError):
+    pass
+
+def write_checkpoint(path: str, tensors: Sequence[tuple[str, str, Sequence[int], int]], metadata: Mapping[str, str], shard_bytes: int = 0, zstd_level: int = 3) -> None:
+    """
+    Writes tensors (name, dtype, shape, address in host memory) to a file; see flashoptim/checkpoint.h.
+    """
+
+def read_checkpoint(path: str) -> tuple:
+    """
+    Metadata, and by name the dtype, shape and bytes of each tensor; everything is checked.
+    """

@@ -30,8 +30,10 @@ __all__ = [
     "compute_ecc_bits",
     "dequantize",
     "enable_gradient_release",
+    "load_checkpoint",
     "quantize",
     "reconstruct_fp32_param",
+    "save_checkpoint",
 ]
 
 __version__: str = _C.version()
@@ -61,6 +63,7 @@ except ModuleNotFoundError as _error:
         raise AttributeError(f"module 'flashoptim_cpp' has no attribute {name!r}")
 else:
     from ._cast import cast_model
+    from ._files import load_checkpoint, save_checkpoint
     from ._gradient_release import GradientReleaseHandle, enable_gradient_release
     from ._master import compute_ecc_bits, reconstruct_fp32_param
     from ._memory import MemoryByKind, MemoryReport, ParameterMemory

@@ -1,0 +1,17 @@
+# What reading and writing files links: flashoptim::zlib, and flashoptim::zstd where libzstd is
+# found. Also installed, for users of the static library.
+if(NOT TARGET flashoptim::zlib)
+  find_package(ZLIB REQUIRED)
+  add_library(flashoptim_zlib INTERFACE IMPORTED GLOBAL)
+  add_library(flashoptim::zlib ALIAS flashoptim_zlib)
+  target_link_libraries(flashoptim_zlib INTERFACE ZLIB::ZLIB)
+  find_path(FLASHOPTIM_ZSTD_INCLUDE zstd.h)
+  find_library(FLASHOPTIM_ZSTD_LIBRARY zstd)
+  mark_as_advanced(FLASHOPTIM_ZSTD_INCLUDE FLASHOPTIM_ZSTD_LIBRARY)
+  if(FLASHOPTIM_ZSTD_INCLUDE AND FLASHOPTIM_ZSTD_LIBRARY)
+    add_library(flashoptim_zstd INTERFACE IMPORTED GLOBAL)
+    add_library(flashoptim::zstd ALIAS flashoptim_zstd)
+    target_include_directories(flashoptim_zstd INTERFACE "${FLASHOPTIM_ZSTD_INCLUDE}")
+    target_link_libraries(flashoptim_zstd INTERFACE "${FLASHOPTIM_ZSTD_LIBRARY}")
+  endif()
+endif()

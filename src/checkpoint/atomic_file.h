@@ -1,0 +1,39 @@
+// A file that appears under its name whole or not at all.
+#ifndef FLASHOPTIM_CHECKPOINT_ATOMIC_FILE_H_
+#define FLASHOPTIM_CHECKPOINT_ATOMIC_FILE_H_
+
+#include <cstddef>
+#include <span>
+#include <string>
+
+namespace flashoptim::checkpoint {
+
+/// Writes to `.NAME.tmp` beside the target. A name that is always the same: what a killed process
+/// left is used again by the next one. Every function throws FileError.
+class AtomicFile {
+ public:
+  /// Refuses a target that another process is writing.
+  explicit AtomicFile(const std::string& path);
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+  /// Removes the temporary file unless Commit was reached.
+  ~AtomicFile();
+
+  void Write(std::span<const std::byte> bytes);
+  /// Syncs the data, renames, and syncs the folder, so that not even a power cut mixes old and new.
+  void Commit();
+  /// Where the data are until then.
+  const std::string& temporary() const { return temporary_; }
+
+ private:
+  std::string target_;
+  std::string temporary_;
+  int descriptor_ = -1;
+};
+
+/// Makes the names of a folder durable.
+void SyncFolder(const std::string& folder);
+
+}  // namespace flashoptim::checkpoint
+
+#endif  // FLASHOPTIM_CHECKPOINT_ATOMIC_FILE_H_

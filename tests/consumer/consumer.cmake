@@ -1,0 +1,13 @@
+# The installed library as a stranger uses it. Consumers know nothing of sanitizers.
+if(FLASHOPTIM_INSTALL AND NOT FLASHOPTIM_SANITIZE)
+  add_test(NAME consumer COMMAND "${PROJECT_SOURCE_DIR}/tests/consumer/run.sh"
+                                 "${PROJECT_BINARY_DIR}" "${CMAKE_COMMAND}")
+  set_tests_properties(consumer PROPERTIES LABELS install TIMEOUT 600)
+endif()
+
+# The C++ example itself, in every build.
+add_executable(example_quadratic "${PROJECT_SOURCE_DIR}/examples/cpp/quadratic.cc")
+flashoptim_target(example_quadratic)
+target_link_libraries(example_quadratic PRIVATE flashoptim)
+add_test(NAME example_quadratic COMMAND example_quadratic)
+set_tests_properties(example_quadratic PROPERTIES LABELS unit TIMEOUT 120)
