@@ -27,13 +27,32 @@ class PaddedGroup {
   }
 
  private:
-  using Buffer = uint8_t[kGroupSize * sizeof(float)];
+  // A vector of copies of one element.
+  static HWY_INLINE auto Repeated(const uint8_t* element, uint64_t element_size) {
+    uint32_t pattern = *element;
+    if (element_size == 1) {
+      pattern *= 0x01010101U;
+    } else if (element_size == 2) {
+      uint16_t half;
+      memcpy(&half, element, sizeof(half));
+      pattern = half * 0x00010001U;
+    } else {
+      memcpy(&pattern, element, sizeof(pattern));
+    }
+    return hn::BitCast(hn::ScalableTag<uint8_t>(), hn::Set(hn::ScalableTag<uint32_t>(), pattern));
+  }
+
+  // The last vector of a filling may begin anywhere in the group.
+  using Buffer = uint8_t[kGroupSize * sizeof(float) + HWY_MAX_BYTES];
 
   void Fill(uint8_t* buffer, const void* source, uint64_t element_size) const {
     if (source == nullptr) return;
-    memcpy(buffer, source, size_ * element_size);
-    for (uint64_t i = size_; i < kGroupSize; ++i) {
-      memcpy(buffer + i * element_size, buffer + (size_ - 1) * element_size, element_size);
+    const uint64_t filled = size_ * element_size;
+    memcpy(buffer, source, filled);
+    const hn::ScalableTag<uint8_t> bytes;
+    const auto last = Repeated(buffer + filled - element_size, element_size);
+    for (uint64_t i = filled; i < kGroupSize * element_size; i += hn::Lanes(bytes)) {
+      hn::StoreU(last, bytes, buffer + i);
     }
   }
 
