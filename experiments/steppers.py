@@ -146,20 +146,10 @@ class Stepper:
         self._weights.zero_()
         return update
 
-    @torch.no_grad()
     def masters(self) -> Tensor:
         """fp64 copies of the master weights."""
-        name = _CORRECTIONS.get(self.contender.package)
-        if name is None or self._weights.dtype == torch.float32:
-            return self._weights.double()
-        join = importlib.import_module(self.contender.package).reconstruct_fp32_param
-        states = (self.optimizer.state[param].get(name) for param in self.params)
-        return torch.stack(
-            [
-                (param.detach() if extra is None else join(param, extra)).double()
-                for param, extra in zip(self.params, states, strict=True)
-            ]
-        )
+        package = self.contender.package
+        return torch.stack([masters_of(package, p, self.optimizer) for p in self.params])
 
     def moments_equal(self, other: Stepper) -> bool:
         """Whether all moments are those of another to the bit."""
@@ -173,3 +163,13 @@ class Stepper:
         state = self.optimizer.state[param]
         names = [key for key in state if key.startswith(("exp_avg", "momentum"))]
         return [state[name] for name in sorted(names)]
+
+
+def masters_of(package: str, param: nn.Parameter, optimizer: Optimizer) -> Tensor:
+    """An fp64 copy of a parameter's master weight, as the package itself puts it together."""
+    weight = param.detach()
+    correction = optimizer.state[param].get(_CORRECTIONS.get(package, ""))
+    if correction is None:
+        return weight.double()
+    joined: Tensor = importlib.import_module(package).reconstruct_fp32_param(weight, correction)
+    return joined.double()
