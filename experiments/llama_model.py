@@ -40,6 +40,7 @@ class Shape:
 
 
 LLAMA_8B = Shape()
+SMALL = Shape(layers=8, width=1024, heads=16, kv_heads=4, hidden=3584, vocabulary=32000)
 TINY = Shape(layers=2, width=64, heads=4, kv_heads=2, hidden=192, vocabulary=512)
 
 
