@@ -62,7 +62,7 @@ def moments(run: common.Run, rows: int, steps: int) -> tuple[list[dict[str, Any]
     reference = Reference(gradients.fp32, BETA2S)
     real = {key: Stepper(CONTENDERS[key], gradients, BETA2S, run.generator(2)) for key in REAL}
     like = gradients.fp32.repeat(copies, 1, 1)
-    beta2s = torch.tensor(BETA2S, dtype=torch.float64).repeat_interleave(len(REGIMES))
+    beta2s = [beta2 for beta2 in BETA2S for _ in REGIMES]
     simulated = {choices.name: AdamW(like, beta2s, choices, READING_LR) for choices in CHOICES}
     scores = {name: Score(len(like), steps, run.device) for name in (*real, *simulated)}
     differing = torch.zeros((), dtype=torch.int64, device=run.device)
