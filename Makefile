@@ -9,8 +9,8 @@ export JOBS
 
 PYTHON_IN_VENV := .venv/bin/python
 
-.PHONY: help setup build demo bench-cpu bench-cuda experiments-smoke golden stubs test test-cpp test-python \
-	test-distributed test-asan test-tsan test-install test-cuda test-multi-gpu lint format clean \
+.PHONY: help setup build demo bench-cpu bench-cuda experiments-smoke golden stubs test test-cpp \
+	test-python test-distributed test-asan test-tsan test-install test-cuda test-multi-gpu lint format clean \
 	distclean
 
 help: ## This list
