@@ -18,6 +18,7 @@ import statistics
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import product
 from typing import Any, Final
 
@@ -82,21 +83,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     points = list(product(rates, spikes))
     present = {OURS, TORCH} | common.peers(run.device)
     grids: list[dict[str, Any]] = []
-    failures: list[dict[str, str]] = []
     for way in WAYS:
         if way.package not in present:
             continue
-        try:
-            losses = _train(run, way, points, size, text, chosen)
-        except Exception as error:
-            if way.package in (OURS, TORCH):
-                raise
-            failures.append({"way": way.label, "reason": f"{type(error).__name__}: {error}"[:300]})
+        train = partial(_train, run, way, points, size, text, chosen)
+        losses = run.attempt(way.label, way.package, train)
+        if losses is None:
             continue
         grids.append({"way": way.label, "losses": losses})
         run.note(way.label)
         worse = compare(grids)
-        run.save(rates=rates, spikes=spikes, grids=grids, failures=failures, worse=worse)
+        run.save(rates=rates, spikes=spikes, grids=grids, worse=worse)
     run.finish()
     for row in run.result["worse"]:
         print(f"{row['way']}: worse than {REFERENCE} at {row['worse']} of {len(points)} points")

@@ -36,7 +36,8 @@ def targets(result: Result) -> str:
         met = f"{len(members) - len(missed)} of {len(members)}"
         rows.append((contender, met, "; ".join(missed) or "–"))
     table = Table(("rule and codec", "met", "missed"), tuple(rows))
-    return f"{caption(result)}\n\n{table.markdown()}"
+    failed = [f"{one['label']} failed: {one['reason']}" for one in result.get("failures", ())]
+    return "\n\n".join([caption(result), table.markdown(), *failed])
 
 
 def cell(row: dict[str, Any]) -> str:
