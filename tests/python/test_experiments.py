@@ -74,6 +74,16 @@ def test_an_experiment_runs_in_small_and_can_be_shown(name: str, tmp_path: Path)
         assert (tmp_path / "picture.png").stat().st_size > 10_000
 
 
+def test_moments_are_the_same_with_16_bit_weights(tmp_path: Path) -> None:
+    out = tmp_path / "dynamics.json"
+    arguments = ("--smoke", "--rules", "adamw", "--device", "cpu", "--out", str(out))
+    assert module("dynamics").main(arguments) == 0
+    rows = json.loads(out.read_text(encoding="utf-8"))["rows"]
+    twins = [row["moments_of_twin"] for row in rows if "moments_of_twin" in row]
+    assert len(twins) == 80  # two codecs, 24 and 32 bits, two beta2, ten regimes
+    assert all(twins)
+
+
 def test_a_device_that_is_not_there_is_refused_in_one_line() -> None:
     done = run("experiments.dynamics", "--smoke", "--device", "meta")
     assert done.returncode == 2
