@@ -93,12 +93,13 @@ def versions() -> dict[str, str]:
     return found
 
 
-def commit() -> str:
+def commit(*more_sources: str) -> str:
     """Of the sources, with a plus where they were changed since; "unknown" outside of git."""
     head = _output("git", "rev-parse", "--short=12", "HEAD")
     if head is None:
         return "unknown"
-    return head + ("+" if _output("git", "status", "--porcelain", "--", *_SOURCES) else "")
+    sources = (*_SOURCES, *more_sources)
+    return head + ("+" if _output("git", "status", "--porcelain", "--", *sources) else "")
 
 
 def today() -> str:

@@ -20,16 +20,22 @@ def new(
     benchmark: str, device: torch.device, command: str, commit: str, settings: dict[str, Any]
 ) -> Result:
     """A result without cases."""
+    return head(benchmark, device, command, commit, settings) | {"cases": []}
+
+
+def head(
+    name: str, device: torch.device, command: str, commit: str, settings: dict[str, Any]
+) -> Result:
+    """What every result file says of its making."""
     return {
         "format": FORMAT,
-        "benchmark": benchmark,
+        "benchmark": name,
         "machine": machine.describe(device),
         "versions": machine.versions(),
         "commit": commit or machine.commit(),
         "date": machine.today(),
         "command": command,
         "settings": settings,
-        "cases": [],
     }
 
 

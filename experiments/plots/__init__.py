@@ -1,0 +1,1 @@
+"""How a result file of each experiment is drawn."""
