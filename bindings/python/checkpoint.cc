@@ -54,12 +54,7 @@ nb::tuple Read(const std::string& path) {
   const CheckpointFile file = [&] {
     const nb::gil_scoped_release release;
     CheckpointFile opened = CheckpointFile::Open(path);
-    if (const auto state = ReadOptimizerState(opened)) {
-      for (const ParameterState& parameter : state->parameters) {
-        CheckWeights(parameter);
-        for (const MomentTensors& moment : parameter.moments) CheckMoment(parameter, moment);
-      }
-    }
+    if (const auto state = ReadOptimizerState(opened)) CheckState(*state);
     return opened;
   }();
   nb::dict tensors;

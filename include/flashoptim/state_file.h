@@ -123,9 +123,13 @@ struct MomentStatistics {
 /// tensor, the element and its value.
 MomentStatistics CheckMoment(const ParameterState& parameter, const MomentTensors& moment);
 
-/// Checks step count, correction and weight. Returns the number of non-finite master weights.
+/// Checks the step count and the stream key. Returns the number of non-finite master weights.
 /// Throws FileError.
 std::uint64_t CheckWeights(const ParameterState& parameter);
+
+/// The checks of both for all parameters of a file, and nothing else, on several threads: what
+/// loading needs. Throws FileError.
+void CheckState(const OptimizerState& state);
 
 }  // namespace flashoptim
 

@@ -3,7 +3,11 @@
 #include <zlib.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
+#include <mutex>
+#include <system_error>
+#include <thread>
 
 namespace flashoptim::checkpoint {
 namespace {
@@ -19,8 +23,6 @@ std::uint32_t Continue(std::uint32_t sum, const std::string& text) {
   return Continue(sum, text.data(), text.size());
 }
 
-}  // namespace
-
 std::uint32_t ChecksumOf(const FileTensor& tensor, const BytesDone& step) {
   std::string head = tensor.name + "\n" + std::string(NameOf(tensor.dtype)) + "\n";
   for (std::size_t d = 0; d < tensor.shape.size(); ++d) {
@@ -30,9 +32,47 @@ std::uint32_t ChecksumOf(const FileTensor& tensor, const BytesDone& step) {
   for (std::size_t at = 0; at < tensor.data.size(); at += kPiece) {
     const auto piece = tensor.data.subspan(at, std::min(kPiece, tensor.data.size() - at));
     sum = Continue(sum, piece.data(), piece.size());
-    if (step) step(piece.size());
+    step(piece.size());
   }
   return sum;
+}
+
+// A thread costs as much as so many bytes.
+constexpr std::size_t kBytesPerThread = std::size_t{64} << 20;
+
+std::size_t ThreadsFor(std::span<const FileTensor> tensors) {
+  std::size_t bytes = 0;
+  for (const FileTensor& tensor : tensors) bytes += tensor.data.size();
+  const std::size_t processors = std::max(1U, std::thread::hardware_concurrency());
+  return std::min({processors, tensors.size(), 1 + bytes / kBytesPerThread});
+}
+
+}  // namespace
+
+std::vector<std::string> ChecksumsOf(std::span<const FileTensor> tensors, const BytesDone& step) {
+  std::vector<std::string> sums(tensors.size());
+  std::atomic<std::size_t> next = 0;
+  std::mutex telling;
+  const auto tell = [&](std::uint64_t bytes) {
+    if (!step) return;
+    const std::lock_guard lock(telling);
+    step(bytes);
+  };
+  const auto work = [&] {
+    for (std::size_t i = next++; i < tensors.size(); i = next++) {
+      sums[i] = Hex(ChecksumOf(tensors[i], tell));
+    }
+  };
+  std::vector<std::jthread> helpers;
+  try {
+    const std::size_t threads = ThreadsFor(tensors);
+    while (helpers.size() + 1 < threads) helpers.emplace_back(work);
+  } catch (const std::system_error&) {
+    // Fewer threads than wanted do the same.
+  }
+  work();
+  helpers.clear();
+  return sums;
 }
 
 std::uint32_t ChecksumOf(const Metadata& metadata) {

@@ -4,7 +4,9 @@
 
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "flashoptim/checkpoint.h"
 
@@ -22,8 +24,9 @@ using Metadata = std::map<std::string, std::string>;
 /// Calls `step` with the bytes done since the last call.
 using BytesDone = std::function<void(std::uint64_t)>;
 
-/// Of a tensor's name, dtype, shape and data.
-std::uint32_t ChecksumOf(const FileTensor& tensor, const BytesDone& step);
+/// Of each tensor's name, dtype, shape and data, as `Hex` writes them; on several threads where
+/// that pays. `step` is called by one of them at a time.
+std::vector<std::string> ChecksumsOf(std::span<const FileTensor> tensors, const BytesDone& step);
 
 /// Of all pairs but its own.
 std::uint32_t ChecksumOf(const Metadata& metadata);

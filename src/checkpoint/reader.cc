@@ -211,11 +211,12 @@ struct CheckpointFile::Impl {
       done += bytes;
       if (options.progress) options.progress(done, total);
     };
+    if (sums.empty()) return;
+    const std::vector<std::string> found = checkpoint::ChecksumsOf(tensors, step);
     for (std::size_t i = 0; i < sums.size(); ++i) {
-      const std::string sum = checkpoint::Hex(checkpoint::ChecksumOf(tensors[i], step));
-      if (sum != sums[i]) {
-        throw FileError(path + ": tensor " + Quoted(tensors[i].name) + ": its checksum is " + sum +
-                        " and should be " + Quoted(sums[i]) + kDamaged);
+      if (found[i] != sums[i]) {
+        throw FileError(path + ": tensor " + Quoted(tensors[i].name) + ": its checksum is " +
+                        found[i] + " and should be " + Quoted(sums[i]) + kDamaged);
       }
     }
   }

@@ -224,12 +224,8 @@ void WriteCheckpoint(const std::string& path, std::span<const FileTensor> tensor
   }
   const std::vector<FileTensor> ordered = InFileOrder(tensors, path);
   Work work(ordered, options.progress);
-  std::vector<std::string> sums;
-  sums.reserve(ordered.size());
-  for (const FileTensor& tensor : ordered) {
-    sums.push_back(checkpoint::Hex(
-        checkpoint::ChecksumOf(tensor, [&](std::uint64_t bytes) { work.Done(bytes); })));
-  }
+  const std::vector<std::string> sums =
+      checkpoint::ChecksumsOf(ordered, [&](std::uint64_t bytes) { work.Done(bytes); });
   try {
     if (sharded) {
       WriteShards(path, ordered, sums, options, work);

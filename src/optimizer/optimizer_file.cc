@@ -132,6 +132,7 @@ class Loader {
     }
     CheckWhole(*state);
     for (const ParameterState& parameter : state->parameters) Take(parameter);
+    CheckState(*state);
     std::vector<std::byte> storage;
     for (const Delivery& delivery : deliveries_) Write(delivery, storage);
   }
@@ -191,8 +192,6 @@ class Loader {
       }
       deliveries_.push_back({tensor, &state, *found, &entry});
     }
-    for (const MomentTensors& moment : state.moments) CheckMoment(state, moment);
-    CheckWeights(state);
   }
 
   void Write(const Delivery& delivery, std::vector<std::byte>& storage) {

@@ -3,10 +3,12 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <exception>
 
 #include "checkpoint/strict_json.h"
 #include "core/tensor_task.h"
 #include "cpu/scalar.h"
+#include "cpu/thread_pool.h"
 #include "flashoptim/state_file.h"
 
 namespace flashoptim {
@@ -29,48 +31,55 @@ std::vector<T> Copy(const FileTensor& tensor) {
   return values;
 }
 
-struct Codes {
-  const FileTensor& tensor;
-  Moment kind;
-  std::span<const std::byte> bytes;
-  // The magnitude of code i, the largest there is, and whether it marks a non-finite element.
-  int Magnitude(std::uint64_t i) const {
-    const int code = kind == Moment::kFirst ? std::to_integer<std::int8_t>(bytes[i])
-                                            : std::to_integer<std::uint8_t>(bytes[i]);
-    return std::abs(code);
-  }
-  int Largest() const { return kind == Moment::kFirst ? 127 : 255; }
-  bool Marks(std::uint64_t i) const { return Magnitude(i) == (kind == Moment::kFirst ? 128 : 0); }
+struct CodeForm {
+  int largest;  // magnitude
+  int mark;     // magnitude of the code of a non-finite element
 };
 
+constexpr CodeForm FormOf(Moment kind) {
+  return kind == Moment::kFirst ? CodeForm{127, 128} : CodeForm{255, 0};
+}
+
+struct CodeCounts {
+  std::uint32_t marked = 0;
+  std::uint32_t largest = 0;
+};
+
+template <class Code>
+CodeCounts Count(const CodeForm& form, const std::byte* bytes, std::uint64_t size) {
+  CodeCounts counts;
+  for (std::uint64_t i = 0; i < size; ++i) {
+    const int magnitude = std::abs(static_cast<int>(std::to_integer<Code>(bytes[i])));
+    counts.marked += magnitude == form.mark ? 1U : 0U;
+    counts.largest += magnitude == form.largest ? 1U : 0U;
+  }
+  return counts;
+}
+
 // One group of codes under its scale.
-void CheckGroup(const Codes& codes, std::uint64_t begin, std::uint64_t end, float scale,
+void CheckGroup(const MomentTensors& moment, std::span<const std::byte> codes, float scale,
                 float floor, std::uint64_t group, MomentStatistics& statistics) {
   const std::uint32_t bits = L::Bits(scale);
   const bool flagged = (bits & scalar::kScaleFlag) != 0;
   const float value = L::AsFloat(bits & ~scalar::kScaleFlag);
   if (!std::isfinite(value) || !(value >= floor)) {
-    Fail(codes.tensor, "the scale of group " + std::to_string(group) + " is " +
-                           std::to_string(value) + ", which no encoding produces");
+    Fail(*moment.codes, "the scale of group " + std::to_string(group) + " is " +
+                            std::to_string(value) + ", which no encoding produces");
   }
-  std::uint64_t marked = 0;
-  std::uint64_t largest = 0;
-  for (std::uint64_t i = begin; i < end; ++i) {
-    if (codes.Marks(i)) {
-      ++marked;
-    } else if (codes.Magnitude(i) == codes.Largest()) {
-      ++largest;
-    }
-  }
-  if (flagged != (marked != 0)) {
-    Fail(codes.tensor, "group " + std::to_string(group) +
-                           (flagged ? " is flagged as not finite and has no such element"
-                                    : " has an element that is marked as not finite and no flag"));
+  const CodeForm form = FormOf(moment.kind);
+  const CodeCounts counts = moment.kind == Moment::kFirst
+                                ? Count<std::int8_t>(form, codes.data(), codes.size())
+                                : Count<std::uint8_t>(form, codes.data(), codes.size());
+  if (flagged != (counts.marked != 0)) {
+    Fail(*moment.codes,
+         "group " + std::to_string(group) +
+             (flagged ? " is flagged as not finite and has no such element"
+                      : " has an element that is marked as not finite and no flag"));
   }
   statistics.flagged_groups += flagged ? 1U : 0U;
   statistics.fresh_groups += value == floor ? 1U : 0U;
   // A fresh second moment has the largest code everywhere.
-  if (value != floor && largest > 1) statistics.saturated += largest - 1;
+  if (value != floor && counts.largest > 1) statistics.saturated += counts.largest - 1;
   statistics.smallest_scale =
       statistics.groups == 0 ? value : std::min(statistics.smallest_scale, value);
   statistics.largest_scale = std::max(statistics.largest_scale, value);
@@ -79,6 +88,53 @@ void CheckGroup(const Codes& codes, std::uint64_t begin, std::uint64_t end, floa
 
 float FloorOf(Moment kind, Codec codec) {
   return kind == Moment::kFirst ? FreshFirstScale() : FreshSecondScale(codec);
+}
+
+// All groups of a moment in 8 bits.
+void CheckGroups(const ParameterState& parameter, const MomentTensors& moment,
+                 std::span<const std::byte> codes, std::span<const float> scales,
+                 MomentStatistics& statistics) {
+  const Geometry& geometry = parameter.geometry;
+  const float floor = FloorOf(moment.kind, parameter.codec);
+  for (std::uint64_t group = 0; group < scales.size(); ++group) {
+    const std::uint64_t row = group / geometry.groups_per_row;
+    const std::uint64_t in_row = group % geometry.groups_per_row * kGroupSize;
+    const std::uint64_t size = std::min(kGroupSize, geometry.row_length - in_row);
+    CheckGroup(moment, codes.subspan(row * geometry.row_length + in_row, size), scales[group],
+               floor, group, statistics);
+  }
+}
+
+void CheckNotNegative(const MomentTensors& moment, std::span<const float> values,
+                      std::uint64_t first_element) {
+  if (moment.kind != Moment::kSecond) return;
+  const auto found = std::find_if(values.begin(), values.end(), [](float x) { return x < 0.0F; });
+  if (found == values.end()) return;
+  const auto i = first_element + static_cast<std::uint64_t>(found - values.begin());
+  Fail(*moment.codes, "element " + std::to_string(i) + " is " + std::to_string(*found) +
+                          ", and a second moment is never negative");
+}
+
+// What `CheckMoment` refuses, without decoding codes: none of them is negative.
+void CheckValues(const ParameterState& parameter, const MomentTensors& moment) {
+  std::vector<std::byte> storage;
+  const auto bytes = InMemoryOrder(*moment.codes, parameter, storage);
+  if (parameter.codec == Codec::kNone) {
+    const auto* values = reinterpret_cast<const float*>(bytes.data());
+    return CheckNotNegative(moment, {values, parameter.elements()}, 0);
+  }
+  MomentStatistics unused;
+  CheckGroups(parameter, moment, bytes, Copy<float>(*moment.scale), unused);
+}
+
+void CheckScalars(const ParameterState& parameter) {
+  const float step = Copy<float>(*parameter.step).at(0);
+  if (!(step >= 0.0F) || step > kLargestStep || step != std::floor(step)) {
+    Fail(*parameter.step, "the step count is " + std::to_string(step) + ", not a whole number");
+  }
+  if (Copy<std::int64_t>(*parameter.stream_key).at(0) < 0) {
+    Fail(*parameter.stream_key, "the key of the random stream is negative");
+  }
 }
 
 }  // namespace
@@ -92,16 +148,7 @@ MomentStatistics CheckMoment(const ParameterState& parameter, const MomentTensor
   std::vector<float> scales;
   if (parameter.codec != Codec::kNone) {
     scales = Copy<float>(*moment.scale);
-    const Codes codes{*moment.codes, moment.kind, bytes};
-    const float floor = FloorOf(moment.kind, parameter.codec);
-    for (std::uint64_t group = 0; group < scales.size(); ++group) {
-      const std::uint64_t row = group / geometry.groups_per_row;
-      const std::uint64_t in_row = group % geometry.groups_per_row * kGroupSize;
-      const std::uint64_t begin = row * geometry.row_length + in_row;
-      const std::uint64_t end =
-          row * geometry.row_length + std::min(in_row + kGroupSize, geometry.row_length);
-      CheckGroup(codes, begin, end, scales[group], floor, group, statistics);
-    }
+    CheckGroups(parameter, moment, bytes, scales, statistics);
   }
   // Row by row, so that a large tensor needs no copy of four times its size.
   std::vector<float> values(geometry.row_length);
@@ -111,27 +158,35 @@ MomentStatistics CheckMoment(const ParameterState& parameter, const MomentTensor
     DecodeMoments(
         moment.kind, parameter.codec, one, bytes.data() + row * geometry.row_length * element,
         scales.empty() ? nullptr : scales.data() + row * geometry.groups_per_row, values.data());
-    for (std::uint64_t i = 0; i < values.size(); ++i) {
-      if (!std::isfinite(values[i])) ++statistics.nonfinite;
-      if (values[i] == 0.0F) ++statistics.zeros;
-      if (moment.kind == Moment::kSecond && values[i] < 0.0F) {
-        Fail(*moment.codes, "element " + std::to_string(row * geometry.row_length + i) + " is " +
-                                std::to_string(values[i]) +
-                                ", and a second moment is never negative");
-      }
+    for (const float value : values) {
+      if (!std::isfinite(value)) ++statistics.nonfinite;
+      if (value == 0.0F) ++statistics.zeros;
     }
+    CheckNotNegative(moment, values, row * geometry.row_length);
   }
   return statistics;
 }
 
+void CheckState(const OptimizerState& state) {
+  std::vector<std::exception_ptr> errors(state.parameters.size());
+  auto check = [&](std::uint64_t i) {
+    try {
+      CheckScalars(state.parameters[i]);
+      for (const MomentTensors& moment : state.parameters[i].moments) {
+        CheckValues(state.parameters[i], moment);
+      }
+    } catch (...) {
+      errors[i] = std::current_exception();
+    }
+  };
+  cpu::ParallelFor(state.parameters.size(), check);
+  for (const std::exception_ptr& error : errors) {
+    if (error) std::rethrow_exception(error);
+  }
+}
+
 std::uint64_t CheckWeights(const ParameterState& parameter) {
-  const float step = Copy<float>(*parameter.step).at(0);
-  if (!(step >= 0.0F) || step > kLargestStep || step != std::floor(step)) {
-    Fail(*parameter.step, "the step count is " + std::to_string(step) + ", not a whole number");
-  }
-  if (Copy<std::int64_t>(*parameter.stream_key).at(0) < 0) {
-    Fail(*parameter.stream_key, "the key of the random stream is negative");
-  }
+  CheckScalars(parameter);
   if (parameter.weight == nullptr) return 0;
   std::vector<std::byte> weight_storage;
   std::vector<std::byte> correction_storage;
