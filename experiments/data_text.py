@@ -7,6 +7,7 @@ import importlib
 import tarfile
 import tempfile
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,13 +33,8 @@ def make(name: str, packages: Path) -> tuple[dict[str, Array], dict[str, Any]]:
     serves both texts.
     """
     package = fetch([PACKAGE], packages)[PACKAGE]
-    texts = _texts(package)
-    code = _first_bytes([p for p in texts if p.endswith(".c")], texts, CODE_BYTES)
-    documentation = _by_hash([p for p in texts if p.endswith(".rst")])
-    tokenizer = _tokenizer(
-        [texts[p] for files in (code, documentation) for p in _parts(files)[0][::SAMPLE_EVERY]]
-    )
-    files = code if name == "code" else documentation
+    texts, chosen, tokenizer = _material(package)
+    files = chosen[name]
     train, validation = (sorted(part) for part in _parts(files))
     arrays = {
         "train": _encode(tokenizer, [texts[p] for p in train]),
@@ -52,6 +48,18 @@ def make(name: str, packages: Path) -> tuple[dict[str, Array], dict[str, Any]]:
         "tokenizer_sha256": hashlib.sha256(tokenizer.to_str().encode()).hexdigest(),
     }
     return arrays, about
+
+
+@cache
+def _material(package: Path) -> tuple[dict[str, bytes], dict[str, list[str]], Any]:
+    """All files, those that are chosen for each text, and the tokenizer of both."""
+    texts = _texts(package)
+    chosen = {
+        "code": _first_bytes([p for p in texts if p.endswith(".c")], texts, CODE_BYTES),
+        "documentation": _by_hash([p for p in texts if p.endswith(".rst")]),
+    }
+    learned = [p for files in chosen.values() for p in _parts(files)[0][::SAMPLE_EVERY]]
+    return texts, chosen, _tokenizer([texts[p] for p in learned])
 
 
 def _texts(package: Path) -> dict[str, bytes]:

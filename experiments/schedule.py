@@ -124,7 +124,7 @@ class Pool:
     def _start(self, device: str) -> _Worker:
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
-        process = context.Process(target=_serve, args=(theirs, self._work, device), daemon=True)
+        process = context.Process(target=_serve, args=(theirs, self._work, device))
         process.start()
         theirs.close()
         worker = _Worker(process, ours, device)

@@ -101,7 +101,8 @@ def train(job: Job, device: torch.device, end: float) -> dict[str, Any]:
     data = load(device, settings.smoke)
     torch.manual_seed(settings.seed)
     model = ResNet18(len(CHARACTERS), settings.channels)
-    model.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    # Pictures are channels_last and weights are not, for the official package refuses those.
+    model.to(device)
     optimizer = variants.begin(
         variant,
         model,
