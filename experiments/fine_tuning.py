@@ -34,20 +34,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the experiment; the result is the exit status."""
     parser = common.parser("fine_tuning", __doc__)
     suite.add_arguments(parser, budget=120)
-    parser.add_argument("--start", type=Path, help="fp32 weights that language_model --save wrote")
+    parser.add_argument("--start", default="", help="fp32 weights that language_model --save wrote")
     parser.add_argument("--tokens", type=float, default=2.5e6, help="of each run (default: 2.5e6)")
     parser.add_argument("--batch", type=int, default=16, help="windows (default: %(default)s)")
     parser.add_argument("--lrs", default="1e-6,1e-5", help="default: %(default)s")
     parser.add_argument("--no-compile", action="store_true", help="without torch.compile")
     chosen = parser.parse_args(arguments)
-    if not chosen.smoke and (chosen.start is None or not chosen.start.is_file()):
+    if not chosen.smoke and not Path(chosen.start).is_file():
         parser.error(
-            f"--start {chosen.start or ''}: no such file; make it with: "
+            f"--start {chosen.start}: no such file; make it with: "
             "python -m experiments.language_model --save FILE"
         )
     with tempfile.TemporaryDirectory() as folder:
-        start = chosen.start
-        if start is None:
+        start = Path(chosen.start)
+        if chosen.smoke:
             start = Path(folder) / "start.pt"
             torch.manual_seed(chosen.seed)
             torch.save(GPT2(GPT2_TINY).state_dict(), start)

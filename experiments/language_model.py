@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import torch
@@ -64,7 +65,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 if variant.startswith(f"{rule}/") and runs.wanted(variant):
                     first = variant == "adamw/torch" and seed == seeds[0]
                     jobs.append(training.job(variant, settings, save=chosen.save if first else ""))
-    return runs.go(jobs, "experiments.language_model:train")
+    # Weights that are to be saved have to be trained, unless they were saved before.
+    again = [job["key"] for job in jobs if job["save"] and not Path(job["save"]).is_file()]
+    return runs.go(jobs, "experiments.language_model:train", again)
 
 
 def train(job: Job, device: torch.device, end: float) -> dict[str, Any]:

@@ -8,9 +8,9 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser, budget: float) -> None:
         "--variants", default="", help="of the runs, with commas (default: all), as adamw/ours-24"
     )
     parser.add_argument(
-        "--earlier", type=Path, help="a result to continue (default: that at --out, if any)"
+        "--earlier", default="", help="a result to continue (default: that at --out, if any)"
     )
 
 
@@ -67,18 +67,25 @@ class Suite:
         self._budget: float = arguments.budget
         self._wanted = set(filter(None, arguments.variants.split(",")))
         # A smoke run is to run everything.
-        earlier = arguments.earlier or (None if self.run.smoke else self.run.path)
+        earlier = Path(arguments.earlier or ("" if self.run.smoke else self.run.path))
         self.records: list[Record] = []
-        if earlier and earlier.is_file():
+        if earlier.is_file():
             self.records = json.loads(earlier.read_text(encoding="utf-8")).get("runs", [])
 
     def wanted(self, variant: str) -> bool:
         """Whether a variant was asked for."""
         return not self._wanted or variant in self._wanted
 
-    def go(self, jobs: Sequence[Job], work: str) -> int:
-        """Does what is left to do; the result is the exit status."""
-        left = schedule.pending(jobs, self.records)
+    def go(self, jobs: Sequence[Job], work: str, again: Container[str] = ()) -> int:
+        """Does what is left to do; the result is the exit status.
+
+        Args:
+            jobs: all of them, in the order of their importance.
+            work: as `schedule.run` takes it.
+            again: keys of jobs that are done even if they are in the earlier result.
+        """
+        jobs = [as_written(job) for job in jobs]
+        left = schedule.pending(jobs, [r for r in self.records if r["key"] not in again])
         self.run.note(f"{len(jobs)} runs, {len(left)} of them to do, on {', '.join(self._devices)}")
         self._save()
         schedule.run(left, work, self._devices, self._budget - self.run.seconds, self._done)
@@ -106,6 +113,12 @@ class Suite:
     def _save(self) -> None:
         found = summary(self.records, self.metric, self._reference)
         self.run.save(metric=self.metric, summary=found, runs=self.records)
+
+
+def as_written(job: Job) -> Job:
+    """A job as a result file gives it back, where floats have six digits."""
+    text = json.dumps(job)
+    return cast(Job, json.loads(text, parse_float=lambda number: float(f"{float(number):.6g}")))
 
 
 def summary(

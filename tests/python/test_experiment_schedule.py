@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
@@ -13,6 +14,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from bench import results
 from experiments import schedule, suite
 from experiments.training import spikes
 
@@ -80,6 +82,13 @@ def test_what_is_done_with_the_same_settings_is_not_done_again() -> None:
     assert schedule.pending([job("a", lr=1)], [failed]) == [job("a", lr=1)]
     assert schedule.merged([done], failed) == [done]
     assert schedule.merged([failed], done) == [done]
+
+
+def test_a_job_is_known_again_in_a_result_file(tmp_path: Path) -> None:
+    wanted = suite.as_written(job("a", weight_decay=6 * 0.1, betas=(0.9, 0.99), name="x"))
+    results.write(tmp_path / "result.json", {"runs": [wanted | {"status": schedule.OK}]})
+    read = json.loads((tmp_path / "result.json").read_text())["runs"]
+    assert schedule.pending([wanted], read) == []
 
 
 def test_gaps_are_between_runs_of_one_seed_and_one_setting() -> None:
