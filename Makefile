@@ -9,8 +9,8 @@ export JOBS
 
 PYTHON_IN_VENV := .venv/bin/python
 
-.PHONY: help setup build demo bench-cpu bench-cuda golden stubs test test-cpp test-python \
-	test-distributed test-asan test-tsan test-install test-cuda test-multi-gpu lint format clean \
+.PHONY: help setup build demo bench-cpu bench-cuda experiments-smoke golden stubs test test-cpp \
+	test-python test-distributed test-asan test-tsan test-install test-cuda test-multi-gpu lint format clean \
 	distclean
 
 help: ## This list
@@ -32,6 +32,10 @@ bench-cpu: build ## Time the CPU step beside torch's optimizers
 bench-cuda: export FLASHOPTIM_CUDA := ON
 bench-cuda: build ## Time the GPU step beside torch's and other optimizers
 	@$(PYTHON_IN_VENV) -m bench.cuda
+
+experiments-smoke: build ## Run every experiment in small, to see that it works
+	@scripts/setup.sh dev
+	@$(PYTHON_IN_VENV) -m pytest tests/python/test_experiments.py -n $(JOBS)
 
 test-multi-gpu: export FLASHOPTIM_CUDA := ON
 test-multi-gpu: build ## DDP and FSDP2 over NCCL on two GPUs; tests/results/multi-gpu-GPU.json

@@ -41,10 +41,10 @@ REAL: Final = ("adamw-root", "adamw-softsign", "adamw-torch")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the experiment; the result is the exit status."""
     parser = common.parser("ablation", __doc__)
-    parser.add_argument("--steps", type=int, help="default: 2000, with --smoke 20")
+    parser.add_argument("--steps", type=int, help="default: 2000, with --smoke 8")
     parser.add_argument("--rows", type=int, help="of 1024 elements; default: 16 on a GPU, else 2")
     chosen = parser.parse_args(arguments)
-    chosen.steps = chosen.steps or (20 if chosen.smoke else 2000)
+    chosen.steps = chosen.steps or (8 if chosen.smoke else 2000)
     run = common.Run("ablation", chosen)
     chosen.rows = chosen.rows or (16 if run.on_gpu else 1 if chosen.smoke else 2)
     weights = weight_bits.measure(run, chosen.steps)
@@ -62,7 +62,7 @@ def moments(run: common.Run, rows: int, steps: int) -> tuple[list[dict[str, Any]
     reference = Reference(gradients.fp32, BETA2S)
     real = {key: Stepper(CONTENDERS[key], gradients, BETA2S, run.generator(2)) for key in REAL}
     like = gradients.fp32.repeat(copies, 1, 1)
-    beta2s = torch.tensor(BETA2S, dtype=torch.float64).repeat_interleave(len(REGIMES))
+    beta2s = [beta2 for beta2 in BETA2S for _ in REGIMES]
     simulated = {choices.name: AdamW(like, beta2s, choices, READING_LR) for choices in CHOICES}
     scores = {name: Score(len(like), steps, run.device) for name in (*real, *simulated)}
     differing = torch.zeros((), dtype=torch.int64, device=run.device)

@@ -15,8 +15,9 @@ import argparse
 import importlib.util
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import flashoptim_cpp
 import torch
@@ -30,6 +31,8 @@ ROOT: Final = machine.ROOT
 RESULTS: Final = ROOT / "experiments" / "results"
 OUT: Final = ROOT / "experiments" / "out"  # results of smoke runs, which are none
 PEERS: Final = ("flashoptim", "bitsandbytes")
+
+T = TypeVar("T")
 
 _SOURCES: Final = ("experiments/*.py", "experiments/*/*.py", "demo/*.py")
 _NO_SETTINGS: Final = ("out", "commit")
@@ -95,6 +98,19 @@ class Run:
     def note(self, message: str) -> None:
         """Tells on stderr what happens, with the time since the start."""
         note(f"[{self.seconds:6.1f} s] {message}")
+
+    def attempt(self, label: str, package: str, call: Callable[[], T]) -> T | None:
+        """What a call gives; None, and the reason in the result, if another package fails."""
+        try:
+            return call()
+        except Exception as error:
+            if package not in PEERS:
+                raise
+            reason = f"{type(error).__name__}: {error}".split("\n")[0][:300]
+            failure = {"label": label, "reason": reason}
+            self.result.setdefault("failures", []).append(failure)
+            self.note(f"{label} failed: {reason}")
+            return None
 
     def save(self, **parts: Any) -> None:
         """Adds to the result and writes it; again and again, for a run may be stopped."""

@@ -43,13 +43,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen.row_length = chosen.row_length or (128 if chosen.smoke else 1024)
     run = common.Run("dynamics", chosen)
     rows: list[dict[str, Any]] = []
-    failures: list[dict[str, str]] = []
     for rule in chosen.rules.split(","):
         of_rule = RuleRun(run, rule, (chosen.rows, chosen.row_length), chosen.steps)
         of_rule.go()
         rows += of_rule.rows()
-        failures += of_rule.failures
-        run.save(rows=rows, failures=failures, targets=judge(rows))
+        run.save(rows=rows, targets=judge(rows))
     run.finish()
     missed = [target for target in run.result["targets"] if not target["met"]]
     for target in missed:
@@ -70,7 +68,6 @@ class RuleRun:
         self._walked = torch.zeros_like(like).repeat(self._copies, 1, 1)  # by exact updates
         self._steppers: dict[str, Stepper] = {}
         self._scores: dict[str, Score] = {}
-        self.failures: list[dict[str, str]] = []
         present = common.peers(run.device)
         for key, contender in CONTENDERS.items():
             if contender.rule != rule or (contender.peer and contender.package not in present):
@@ -117,15 +114,17 @@ class RuleRun:
                     row["moments_of_twin"] = stepper.moments_equal(twin)
         return found
 
-    def _enter(self, key: str, contender: Contender) -> None:
+    def _enter(self, key: str, contender: Contender) -> bool:
         generator = self._run.generator(2)  # the same weights for all
         self._steppers[key] = Stepper(contender, self._gradients, self._beta2s, generator)
+        return True
 
-    def _step(self, key: str, exact: Tensor) -> None:
+    def _step(self, key: str, exact: Tensor) -> bool:
         stepper = self._steppers[key]
         stepper.optimizer.step()
         if not stepper.walks:
             self._scores[key].add(stepper.take_update(), exact)
+        return True
 
     def _displacements(self, stepper: Stepper) -> list[dict[str, Any]]:
         moved = stepper.masters() - stepper.start.double()
@@ -137,17 +136,9 @@ class RuleRun:
             rows.append({"displacement_error": error if math.isfinite(error) else math.inf})
         return rows
 
-    def _try(self, key: str, call: Callable[[], None]) -> None:
-        """Other packages may fail; that is a result."""
-        try:
-            call()
-        except Exception as error:
-            if not CONTENDERS[key].peer:
-                raise
+    def _try(self, key: str, call: Callable[[], bool]) -> None:
+        if not self._run.attempt(key, CONTENDERS[key].package, call):
             self._steppers.pop(key, None)
-            reason = f"{type(error).__name__}: {error}".split("\n")[0][:300]
-            self.failures.append({"contender": key, "reason": reason})
-            self._run.note(f"{key} failed: {reason}")
 
 
 def judge(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

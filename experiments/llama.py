@@ -21,6 +21,7 @@ import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import flashoptim_cpp
@@ -111,23 +112,20 @@ def attempt(
         "parameters": count,
     }
     if way.package == TORCH and run.on_gpu:
-        planned, free = (
-            TORCH_BYTES * count + _activations(before, shape.layers),
-            machine.available_memory(run.device),
-        )
+        planned = TORCH_BYTES * count + _activations(before, shape.layers)
+        free = machine.available_memory(run.device)
         head["planned_bytes"] = planned
         if planned > free:
             reason = f"needs {planned / 2**30:.0f} GiB, and {free / 2**30:.0f} are free"
             return head | {"status": "skipped", "reason": reason}
     run.note(f"{shape.layers} layers, {way.label}")
     try:
-        return head | {"status": "ok"} | train(run, shape, way, chosen)
+        done = run.attempt(way.label, way.package, partial(train, run, shape, way, chosen))
+        if done is None:
+            return head | {"status": "failed", "reason": run.result["failures"][-1]["reason"]}
+        return head | {"status": "ok"} | done
     except torch.cuda.OutOfMemoryError as error:
         return head | {"status": "failed", "reason": f"out of memory: {str(error)[:200]}"}
-    except Exception as error:
-        if way.package in (OURS, TORCH):
-            raise
-        return head | {"status": "failed", "reason": f"{type(error).__name__}: {str(error)[:200]}"}
     finally:
         gc.collect()
         if run.on_gpu:

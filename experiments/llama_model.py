@@ -6,6 +6,7 @@ What flows between layers is bf16, whether weights are bf16 or fp32 under ``torc
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -122,12 +123,12 @@ class Llama(nn.Module):
         cos, sin = self._rotary(tokens.shape[1], tokens.device)
         x = F.embedding(tokens, self.embedding).to(STREAM)
         for layer in self.layers:
-            x = checkpoint(layer, x, cos, sin, use_reentrant=False)
+            x = _recomputed(layer, x, cos, sin)
         flat, wanted = self.norm(x).flatten(0, 1), targets.flatten()
         total = torch.zeros((), device=x.device)
         for begin in range(0, len(wanted), LOGITS_AT_ONCE):
             part = slice(begin, begin + LOGITS_AT_ONCE)
-            total = total + checkpoint(self._loss, flat[part], wanted[part], use_reentrant=False)
+            total = total + _recomputed(self._loss, flat[part], wanted[part])
         return total / len(wanted)
 
     def _loss(self, x: Tensor, targets: Tensor) -> Tensor:
@@ -140,6 +141,12 @@ class Llama(nn.Module):
         position = torch.arange(time, dtype=torch.float32, device=device)
         angle = position[:, None] * self.shape.rotary_base ** -exponent[None, :]
         return angle.cos().to(STREAM), angle.sin().to(STREAM)
+
+
+def _recomputed(call: Callable[..., Tensor], *arguments: Tensor) -> Tensor:
+    # Nothing here draws random numbers, so their state need not be kept.
+    result: Tensor = checkpoint(call, *arguments, use_reentrant=False, preserve_rng_state=False)
+    return result
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

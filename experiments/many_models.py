@@ -27,10 +27,10 @@ class Size:
 
 
 class ManyModels:
-    """`count` models with the same initial weights."""
+    """`count` models; initial weights are drawn `draws` times and repeated one after another."""
 
     def __init__(
-        self, count: int, size: Size, dtype: torch.dtype, generator: torch.Generator
+        self, count: int, draws: int, size: Size, dtype: torch.dtype, generator: torch.Generator
     ) -> None:
         self._size, self._count = size, count
         width, residual = size.width, 0.02 / math.sqrt(2 * size.layers)
@@ -42,10 +42,10 @@ class ManyModels:
             shapes[f"{layer}.down"] = (width, 4 * width, residual)
         self._weights: dict[str, Tensor] = {}
         for name, (rows, columns, std) in shapes.items():
-            one = torch.empty((rows, columns), device=generator.device)
-            one.normal_(std=std, generator=generator)
+            drawn = torch.empty((draws, rows, columns), device=generator.device)
+            drawn.normal_(std=std, generator=generator)
             # The same weights for every dtype: those that bf16 holds.
-            stacked = one.bfloat16().to(dtype).repeat(count, 1, 1)
+            stacked = drawn.bfloat16().to(dtype).repeat(count // draws, 1, 1)
             self._weights[name] = stacked.requires_grad_()
         self._params = {
             name: [nn.Parameter(weight) for weight in stacked.detach()]

@@ -7,6 +7,7 @@ group. Only weights that are put back to zero after each step are simulated.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -82,9 +83,9 @@ def random_bytes(keys: Tensor, step: int, count: int, seed: int = 0) -> Tensor:
 class AdamW:
     """Stacked tensors ``[N, rows, row_length]``, each with a beta2."""
 
-    def __init__(self, like: Tensor, beta2s: Tensor, choices: Choices, lr: float) -> None:
+    def __init__(self, like: Tensor, beta2s: Sequence[float], choices: Choices, lr: float) -> None:
         self._choices, self._lr, self._step = choices, lr, 0
-        self._beta2s = [float(beta2) for beta2 in beta2s]
+        self._beta2s = list(beta2s)
         self._keys = torch.arange(len(like), device=like.device)
         self._shape = like.shape
         self.m = torch.zeros_like(like)

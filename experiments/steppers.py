@@ -52,20 +52,20 @@ def _ours(rule: str, name: str) -> dict[str, Contender]:
     return made
 
 
-def _official(rule: str, name: str) -> dict[str, Contender]:
+def _official(rule: str, name: str, *walking_bits: int) -> dict[str, Contender]:
     package, make = "flashoptim", ("flashoptim", name)
     none: dict[str, Any] = {"master_weight_bits": None}
     made = {f"{rule}-official": Contender("official 0.1", rule, package, make, none)}
-    for bits in (24, 32):
+    for bits in walking_bits:
         made[f"{rule}-official-{bits}"] = Contender(
             f"official 0.1, {bits} bits", rule, package, make, {"master_weight_bits": bits}, bits
         )
     return made
 
 
-def _bitsandbytes(rule: str, name: str) -> dict[str, Contender]:
+def _bitsandbytes(rule: str, name: str, **options: Any) -> dict[str, Contender]:
     package, make = "bitsandbytes", ("bitsandbytes.optim", name)
-    return {f"{rule}-bitsandbytes": Contender("bitsandbytes 8-bit", rule, package, make)}
+    return {f"{rule}-bitsandbytes": Contender("bitsandbytes 8-bit", rule, package, make, options)}
 
 
 def _torch(rule: str, name: str) -> dict[str, Contender]:
@@ -80,7 +80,7 @@ def _torch(rule: str, name: str) -> dict[str, Contender]:
 CONTENDERS: Final[dict[str, Contender]] = {
     **_ours("adamw", "FlashAdamW"),
     **_torch("adamw", "AdamW"),
-    **_official("adamw", "FlashAdamW"),
+    **_official("adamw", "FlashAdamW", 24, 32),  # each kind is some seconds of compilation
     **_bitsandbytes("adamw", "AdamW8bit"),
     **_ours("lion", "FlashLion"),
     **_official("lion", "FlashLion"),
@@ -88,7 +88,7 @@ CONTENDERS: Final[dict[str, Contender]] = {
     **_ours("sgd", "FlashSGD"),
     **_torch("sgd", "SGD"),
     **_official("sgd", "FlashSGD"),
-    **_bitsandbytes("sgd", "SGD8bit"),
+    **_bitsandbytes("sgd", "SGD8bit", momentum=MOMENTUM),
 }
 
 

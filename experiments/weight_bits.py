@@ -6,6 +6,7 @@ import importlib
 import math
 import warnings
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -23,7 +24,10 @@ WEIGHT_SCALE: Final = 0.02
 DRIFT: Final = 0.25  # mean of the gradients of an element, as a part of their deviation
 
 
-@dataclass(frozen=True)
+Fitted = tuple[list[nn.Parameter], Optimizer]  # a parameter per step size
+
+
+@dataclass(frozen=True, eq=False)
 class Kind:
     """An optimizer and what its master weights are."""
 
@@ -67,7 +71,11 @@ def measure(run: common.Run, steps: int) -> list[dict[str, Any]]:
     start = start.bfloat16().float()  # the same for all
     present = {OURS, TORCH} | common.peers(run.device)
     kinds = [kind for kind in KINDS if kind.package in present]
-    fitted = {kind.label: _make(kind, start) for kind in kinds}
+    fitted: dict[Kind, Fitted] = {}
+    for kind in kinds:
+        made = run.attempt(kind.label, kind.package, partial(_make, kind, start))
+        if made is not None:
+            fitted[kind] = made
     noise = run.generator(4)
     mean = DRIFT * torch.empty_like(start).normal_(generator=noise)
     reference = Reference(start, (BETA2,))
@@ -77,13 +85,13 @@ def measure(run: common.Run, steps: int) -> list[dict[str, Any]]:
         narrow = gradient.bfloat16()
         wide = narrow.float()
         walked += reference.adamw(wide.double())[0]
-        for params, optimizer in fitted.values():
+        for kind, (params, optimizer) in list(fitted.items()):
             for param in params:
                 param.grad = narrow if param.dtype == torch.bfloat16 else wide
-            optimizer.step()
+            if not run.attempt(kind.label, kind.package, partial(_step, optimizer)):
+                del fitted[kind]
     rows = []
-    for kind in kinds:
-        params, optimizer = fitted[kind.label]
+    for kind, (params, optimizer) in fitted.items():
         for rate, param in zip(STEP_SIZES, params, strict=True):
             moved = masters_of(kind.package, param, optimizer) - start.double()
             expected = -rate * walked
@@ -100,7 +108,12 @@ def measure(run: common.Run, steps: int) -> list[dict[str, Any]]:
     return rows
 
 
-def _make(kind: Kind, start: Tensor) -> tuple[list[nn.Parameter], Optimizer]:
+def _step(optimizer: Optimizer) -> bool:
+    optimizer.step()
+    return True
+
+
+def _make(kind: Kind, start: Tensor) -> Fitted:
     params = [nn.Parameter(start.to(kind.dtype, copy=True)) for _ in STEP_SIZES]
     groups = [{"params": [p], "lr": lr} for p, lr in zip(params, STEP_SIZES, strict=True)]
     name = "AdamW" if kind.package == TORCH else "FlashAdamW"
