@@ -116,10 +116,10 @@ class Training:
         self.context = config.context
         self.text = _text(settings.text, device, settings.smoke)
         torch.manual_seed(settings.seed)
-        self.model = GPT2(config)
+        with device:  # seconds faster than on the host
+            self.model = GPT2(config)
         if settings.start:
             self.model.load_state_dict(_weights(settings.start))
-        self.model.to(device)
         if compiled:
             self.model.compile_parts()
         self.optimizer = variants.begin(

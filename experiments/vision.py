@@ -100,9 +100,9 @@ def train(job: Job, device: torch.device, end: float) -> dict[str, Any]:
     torch.backends.cudnn.benchmark = True  # all batches have one shape
     data = load(device, settings.smoke)
     torch.manual_seed(settings.seed)
-    model = ResNet18(len(CHARACTERS), settings.channels)
-    # Pictures are channels_last and weights are not, for the official package refuses those.
-    model.to(device)
+    with device:
+        # Pictures are channels_last and weights are not, for the official package refuses those.
+        model = ResNet18(len(CHARACTERS), settings.channels)
     optimizer = variants.begin(
         variant,
         model,
