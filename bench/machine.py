@@ -66,7 +66,10 @@ def describe(device: torch.device) -> dict[str, Any]:
             "gpu_memory_gib": round(properties.total_memory / 2**30, 1),
             "gpu_processors": properties.multi_processor_count,
             "compute_capability": f"{properties.major}.{properties.minor}",
-            "driver": _output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"),
+            # One line for each GPU.
+            "driver": _output(
+                "nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"
+            ).split("\n")[0],
         }
     return machine
 
