@@ -66,12 +66,15 @@ def describe(device: torch.device) -> dict[str, Any]:
             "gpu_memory_gib": round(properties.total_memory / 2**30, 1),
             "gpu_processors": properties.multi_processor_count,
             "compute_capability": f"{properties.major}.{properties.minor}",
-            # One line for each GPU.
-            "driver": _output(
-                "nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"
-            ).split("\n")[0],
+            "driver": driver(),
         }
     return machine
+
+
+def driver() -> str | None:
+    """The version of the GPU's driver, which is said once for each GPU."""
+    said = _output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
+    return said.partition("\n")[0] if said else None
 
 
 def cpu_target() -> str:
