@@ -61,18 +61,18 @@ def save_checkpoint(
     names = {param: name for name, param in model.named_parameters()}
     tensors = {name: weight_of(param) for param, name in names.items()}
     tensors.update({name: buffer.detach() for name, buffer in model.named_buffers()})
-    saved = optimizer.state_dict()
+    optimizer._conform()
     groups = []
     orders: dict[str, list[int]] = {}
-    for group, saved_group in zip(optimizer.param_groups, saved["param_groups"], strict=True):
+    for group in optimizer.param_groups:
         with_state = []
-        for param, number in zip(group["params"], saved_group["params"], strict=True):
+        for param in group["params"]:
             if param not in names:
                 raise ValueError(
                     f"the optimizer has a parameter of the shape {list(param.shape)} that is not "
                     "in the model; save the model that the optimizer was made for"
                 )
-            if state := saved["state"].get(number):
+            if state := optimizer.state.get(param):
                 name = names[param]
                 with_state.append(name)
                 tensors.update({f"{name}.{key}": value for key, value in state.items()})

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from . import _C
-from ._sharding import like, local_of, part_like
+from ._sharding import from_bytes, like, local_of, part_like
 from ._state import CORRECTION, CORRECTION_DTYPES, DTYPES, State
 
 _BITS: Final = {dtype: bits for bits, dtype in CORRECTION_DTYPES.items()}
@@ -23,7 +23,8 @@ def reconstruct_fp32_param(param: Tensor, error_bits: Tensor | None) -> Tensor:
     Args:
         param: bf16 or fp16, of any shape and device.
         error_bits: ``optimizer.state[param]["weight_correction"]``: int8 or int16, of the same
-            shape; None for a parameter that has none.
+            shape, or an int16's bytes, as ``state_dict`` has them; None for a parameter that has
+            none.
 
     Returns:
         fp32, of the parameter's shape and device; a DTensor with its placements if it is one.
@@ -34,6 +35,8 @@ def reconstruct_fp32_param(param: Tensor, error_bits: Tensor | None) -> Tensor:
     weight = _narrow(param)
     if error_bits is None:
         return weight.float()
+    if error_bits.dtype == torch.uint8 and error_bits.shape == (*weight.shape, 2):
+        error_bits = like(weight, from_bytes(part_like(weight, error_bits)))
     if error_bits.dtype not in _BITS:
         raise ValueError(f"error_bits must be int8 or int16, not {error_bits.dtype}")
     if error_bits.shape != weight.shape:

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from torch._compile import _disable_dynamo
 
 from . import _C
+from ._adopt import adopt
 from ._checkpoint import FORMAT, called_to_make_state
-from ._conform import conform, decompress_groups
+from ._conform import conform
 from ._export import torch_state_dict
 from ._master import fp32_state_dict, load_fp32_state_dict
 from ._memory import MemoryReport, measure
@@ -21,6 +22,7 @@ from ._numerics import check_steps
 from ._options import RuleKind, hyperparameters
 from ._parameter_plan import ParameterPlan, step_alone
 from ._plan import Entry, StepPlan, counts_on_host, usable_gradient
+from ._portable import make_portable
 from ._release import Release
 from ._sharding import is_dtensor
 from ._state import (
@@ -370,18 +372,17 @@ class FlashOptimizer(torch.optim.Optimizer):
 
         Every group says the format's version under ``flashoptim_format``: groups are what
         ``torch.save``, hooks and distributed checkpoints carry along unchanged. Tensors are those
-        of the optimizer, not copies, as in torch. Groups with ``compress_state_dict=False`` have
-        their moments decoded to fp32; hooks see what is returned.
+        of the optimizer, not copies, as in torch; corrections of 16 bits are seen as bytes, which
+        every collective can send. Groups with ``compress_state_dict=False`` have their moments
+        decoded to fp32. Hooks see what is returned.
         """
         self._conform()
-        if all(group["compress_state_dict"] for group in self.param_groups):
-            return super().state_dict()
-        # As the first of the hooks, so that those of others see the decoded moments.
-        decompressing = self.register_state_dict_post_hook(decompress_groups, prepend=True)
+        # As the first of the hooks, so that those of others see what it makes.
+        hook = self.register_state_dict_post_hook(make_portable, prepend=True)
         try:
             return super().state_dict()
         finally:
-            decompressing.remove()
+            hook.remove()
 
     def torch_state_dict(self) -> dict[str, Any]:
         """The optimizer's state for the torch optimizer of the same name, to go on there.
@@ -413,6 +414,7 @@ class FlashOptimizer(torch.optim.Optimizer):
         State goes to the device and into the memory order of its parameter, whatever those were
         when it was saved. Nothing is shared with `state_dict` afterwards, but for tensors in it
         that are this optimizer's own (distributed checkpoints are read into them): these stay.
+        Other state is written into the tensors that are there, unless somebody else holds them.
 
         State of DTensor parameters may be DTensors, or the whole tensors on every rank. Ranks
         communicate where a DTensor is cut in another way than its parameter.
@@ -429,7 +431,9 @@ class FlashOptimizer(torch.optim.Optimizer):
             result = pre_hook(self, state_dict)
             if result is not None:
                 state_dict = result
-        groups, states = read_state_dict(state_dict, self.param_groups, self._kind, self.state)
+        groups, loaded = read_state_dict(state_dict, self.param_groups, self._kind)
+        with torch.no_grad():
+            states = adopt(loaded, self.state)
         self.param_groups = groups
         self.state = defaultdict(dict, states)
         self._plan = None

@@ -81,6 +81,24 @@ def like(template: Tensor, local: Tensor) -> Tensor:
     return _dtensor(local, *where, template.shape, template.stride())
 
 
+def as_bytes(tensor: Tensor) -> Tensor:
+    """The bytes of 16-bit integers, low one first, in a last dimension of 2; the same memory."""
+    local = local_of(tensor).unsqueeze(-1).view(torch.uint8)
+    if not is_dtensor(tensor):
+        return local
+    shape = torch.Size((*tensor.shape, 2))
+    stride = (*(2 * step for step in tensor.stride()), 1)
+    return _dtensor(local, tensor.device_mesh, tensor.placements, shape, stride)
+
+
+def from_bytes(pairs: Tensor) -> Tensor:
+    """The inverse of `as_bytes`, of a tensor that is no DTensor; a view of it where it can be."""
+    odd = (*pairs.stride()[:-1], pairs.storage_offset())
+    if pairs.stride(-1) != 1 or any(step % 2 for step in odd):
+        pairs = pairs.clone(memory_format=torch.contiguous_format)
+    return pairs.view(torch.int16).squeeze(-1)
+
+
 @dataclass(frozen=True)
 class Sharding:
     """How a DTensor parameter is cut, and which part of it this process holds."""

@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from . import _C
+from ._adopt import Loaded, memory_of
 from ._checkpoint import FORMAT, check_form
-from ._conform import check_scale, conform
+from ._conform import check_scale, convert
 from ._foreign import recognise
 from ._geometry import geometry_of
 from ._options import CODECS, CORRECTION_BITS, WORKING_OPTIONS, Group, RuleKind, hyperparameters
-from ._sharding import part_of, whole_of
+from ._sharding import from_bytes, is_dtensor, part_of, whole_of
 from ._state import (
     CODE_DTYPES,
     CORRECTION,
@@ -46,15 +47,13 @@ def read_state_dict(
     state_dict: Mapping[str, Any],
     groups: Sequence[Group],
     kind: RuleKind,
-    own: Mapping[Tensor, State],
-) -> tuple[list[dict[str, Any]], dict[Tensor, State]]:
-    """Parameter groups and state after loading; changes nothing.
+) -> tuple[list[dict[str, Any]], dict[Tensor, Loaded]]:
+    """Parameter groups after loading, and what is to be their state; changes nothing.
 
     Args:
         state_dict: the state dict.
         groups: the optimizer's parameter groups.
         kind: the optimizer's rule.
-        own: the optimizer's state; tensors of it in `state_dict` are not copied.
 
     Raises:
         ValueError, TypeError: the state dict does not fit; the message names the parameter.
@@ -94,9 +93,7 @@ def read_state_dict(
                     if foreign:
                         whole = weight_of(whole_of(param.detach()))
                         saved = foreign.read_state(saved, whole, saved_group, kind)
-                    states[param] = read_state(
-                        saved, param, merged, saved_group, kind, own.get(param, {})
-                    )
+                    states[param] = read_state(saved, param, merged, saved_group, kind)
     return merged_groups, states
 
 
@@ -129,12 +126,9 @@ def merge_group(current: Group, saved: Group, kind: RuleKind) -> dict[str, Any]:
 
 
 def read_state(
-    saved: State, param: Tensor, group: Group, saved_group: Group, kind: RuleKind, own: State
-) -> State:
+    saved: State, param: Tensor, group: Group, saved_group: Group, kind: RuleKind
+) -> Loaded:
     """A parameter's state from a state dict, kept as the parameter's group asks for.
-
-    Moments and corrections go to the parameter's device and memory order, step count and stream
-    key to the host. Nothing is shared with `saved` but what is `own`.
 
     Args:
         saved: the parameter's entry in the state dict: whole tensors, or DTensors.
@@ -142,7 +136,6 @@ def read_state(
         group: its group after loading.
         saved_group: its group in the state dict.
         kind: the optimizer's rule.
-        own: its state before loading.
 
     Raises:
         ValueError, TypeError: the state is of another rule or model, incomplete, or was changed in
@@ -153,7 +146,7 @@ def read_state(
     layout = layout_of(param, group, kind)
     _check_names(saved, kind)
     check_form(saved, weight, layout, saved_group, kind)
-    target = _Target(weight, layout, own)
+    target = _Target(weight, layout)
 
     state: State = {STEP: host_number(STEP, _step(saved, kind))}
     if STREAM_KEY in saved:
@@ -169,7 +162,7 @@ def read_state(
             state[name] = _values(name, saved[name], target)
         elif name in layout.moments and name not in _OPTIONAL:
             raise ValueError(f"its saved state has no '{name}'; {_SAME_OPTIMIZER}")
-    return conform(state, weight, layout, codec)
+    return Loaded(convert(state, weight, layout, codec), weight, layout, memory_of(saved))
 
 
 def _check_names(saved: State, kind: RuleKind) -> None:
@@ -210,7 +203,6 @@ class _Target(NamedTuple):
 
     weight: Tensor
     layout: Layout
-    own: State
 
     @property
     def shape(self) -> torch.Size:
@@ -224,19 +216,18 @@ class _Target(NamedTuple):
         if sharding is None:
             return whole_of(value)
         placements = sharding.scale_placements if name in SCALES else sharding.placements
-        return part_of(value, sharding.mesh, placements)
+        part = part_of(value, sharding.mesh, placements)
+        # A part of what was gathered for it must not keep the whole.
+        gathered = is_dtensor(value) and not sharding.holds(value, placements)
+        return part.clone() if gathered else part
 
-    def copied(self, name: str, saved: Any, tensor: Tensor, dtype: torch.dtype) -> Tensor:
-        """A tensor made from a saved one, on the weight's device."""
-        return tensor.to(self.weight.device, dtype, copy=saved is not self.own.get(name))
 
-
-def _tensor(name: str, value: Any, target: _Target) -> Tensor:
-    """This process's part of a saved tensor of the weight's shape."""
+def _tensor(name: str, value: Any, target: _Target, tail: tuple[int, ...] = ()) -> Tensor:
+    """This process's part of a saved tensor of the weight's shape, and `tail` behind it."""
     if not isinstance(value, Tensor):
         raise TypeError(f"'{name}' in its saved state is not a tensor but {type(value).__name__}")
     shape = torch.Size((*value.shape, 2)) if value.is_complex() else value.shape
-    if shape != target.shape:
+    if shape != (*target.shape, *tail):
         raise ValueError(
             f"'{name}' in its saved state has the shape {list(shape)}, and the parameter "
             f"{list(target.shape)}; {_SAME_OPTIMIZER}"
@@ -265,18 +256,23 @@ def _holds(floating: torch.dtype, integer: torch.dtype) -> bool:
 
 
 def _correction(value: Any, target: _Target, saved_group: Group) -> Tensor:
-    tensor = _tensor(CORRECTION, value, target)
+    bits = CORRECTION_BITS.get(saved_group.get("master_weight_bits"), 0)
+    as_bytes = isinstance(value, Tensor) and value.shape == (*target.shape, 2)
+    if as_bytes and (value.dtype == torch.uint8 or bits == 16):
+        pairs = _tensor(CORRECTION, value, target, tail=(2,))
+        tensor = from_bytes(_integers(CORRECTION, pairs, torch.uint8))
+    else:
+        tensor = _tensor(CORRECTION, value, target)
     if target.weight.dtype == torch.float32:
         raise ValueError(
             f"its saved state has a '{CORRECTION}', so it belongs to a 16-bit parameter, and this "
             "one is float32; cast the model as it was when it was saved"
         )
     if tensor.dtype not in CORRECTION_DTYPES.values():
-        bits = CORRECTION_BITS.get(saved_group.get("master_weight_bits"), 0)
         if bits == 0:
             raise ValueError(f"'{CORRECTION}' in its saved state is {tensor.dtype}; {_INTACT}")
         tensor = _integers(CORRECTION, tensor, CORRECTION_DTYPES[bits])
-    return target.copied(CORRECTION, value, tensor, tensor.dtype)
+    return tensor
 
 
 def _saved_codec(saved_group: Group) -> _C.Codec:
@@ -300,10 +296,7 @@ def _codes(name: str, saved: State, target: _Target) -> State:
     else:
         check_scale(name, geometry_of(codes), scale)
     part = target.part_of(scale_of(name), scale)
-    return {
-        name: target.copied(name, saved[name], codes, codes.dtype),
-        scale_of(name): target.copied(scale_of(name), scale, part.contiguous(), torch.float32),
-    }
+    return {name: codes, scale_of(name): part.contiguous()}
 
 
 def _values(name: str, value: Any, target: _Target) -> Tensor:
@@ -313,7 +306,7 @@ def _values(name: str, value: Any, target: _Target) -> Tensor:
         raise ValueError(
             f"'{name}' in its saved state is {tensor.dtype} without '{scale_of(name)}'; {_INTACT}"
         )
-    values = target.copied(name, value, tensor, torch.float32)
+    values = tensor.to(torch.float32)
     if MOMENTS[name].kind == _C.Moment.SECOND and bool((values < 0).any()):
         raise ValueError(f"'{name}' in its saved state has negative elements; {_SAME_OPTIMIZER}")
     return values
