@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 import torch
 from torch import Tensor, nn
 
 from . import _C
+from ._options import Group, correction_bits
 from ._sharding import from_bytes, like, local_of, part_like
 from ._state import CORRECTION, CORRECTION_DTYPES, DTYPES, State
 
@@ -104,7 +105,10 @@ def fp32_state_dict(model: nn.Module, states: Mapping[Tensor, State]) -> dict[st
 
 
 def load_fp32_state_dict(
-    model: nn.Module, saved: Mapping[str, Tensor], states: Mapping[Tensor, State]
+    model: nn.Module,
+    saved: Mapping[str, Tensor],
+    states: Mapping[Tensor, State],
+    make_corrections: Callable[[], None],
 ) -> None:
     """Sets weights and corrections from fp32 weights; the inverse of `fp32_state_dict`.
 
@@ -113,6 +117,7 @@ def load_fp32_state_dict(
         saved: fp32 tensors by name: whole ones, or DTensors. Ranks communicate where one is cut in
             another way than its target.
         states: optimizer states by parameter; their corrections are overwritten.
+        make_corrections: puts corrections that are missing into `states`.
 
     Raises:
         ValueError: an unknown name, another shape, or a floating-point tensor that is not fp32;
@@ -130,6 +135,7 @@ def load_fp32_state_dict(
         if targets[name].is_floating_point() and value.dtype != torch.float32:
             raise ValueError(f"'{name}' is {value.dtype}, not float32; convert it with .float()")
     with torch.no_grad():
+        make_corrections()
         for name, value in saved.items():
             target, value = local_of(targets[name]), part_like(targets[name], value)
             correction = states.get(targets[name], {}).get(CORRECTION)
@@ -139,6 +145,20 @@ def load_fp32_state_dict(
                 weight, extra = split(value, target.dtype, _BITS[correction.dtype])
                 target.copy_(weight)
                 local_of(correction).copy_(extra)
+
+
+def lacks_corrections(
+    parameters: Iterable[tuple[Tensor, int, str]],
+    groups: Sequence[Group],
+    states: Mapping[Tensor, State],
+) -> bool:
+    """Whether a parameter that can be trained has yet to get the correction that it will keep."""
+    return any(
+        param.requires_grad
+        and not states.get(param)
+        and correction_bits(groups[group], param.dtype) != 0
+        for param, group, _ in parameters
+    )
 
 
 def _unwrapped(model: nn.Module) -> nn.Module:

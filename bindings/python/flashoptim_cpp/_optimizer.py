@@ -16,8 +16,8 @@ from ._adopt import adopt
 from ._checkpoint import FORMAT, called_to_make_state
 from ._conform import conform
 from ._export import torch_state_dict
-from ._master import fp32_state_dict, load_fp32_state_dict
-from ._memory import MemoryReport, measure
+from ._master import fp32_state_dict, lacks_corrections, load_fp32_state_dict
+from ._memory import MemoryReport, report
 from ._numerics import check_steps
 from ._options import RuleKind, hyperparameters
 from ._parameter_plan import ParameterPlan, step_alone
@@ -254,7 +254,8 @@ class FlashOptimizer(torch.optim.Optimizer):
     ) -> None:
         """Sets the model's weights and their corrections from fp32 weights.
 
-        Parameters without state yet have no correction; they get the nearest 16-bit weight.
+        Before the first step it makes the state that the first step would, which keeps all bits.
+        Frozen parameters have no correction; they get the nearest 16-bit weight.
 
         Args:
             model: the model that is optimized.
@@ -263,7 +264,7 @@ class FlashOptimizer(torch.optim.Optimizer):
         Raises:
             ValueError: an unknown name, another shape or dtype; nothing was written.
         """
-        load_fp32_state_dict(model, fp32_state_dict, self.state)
+        load_fp32_state_dict(model, fp32_state_dict, self.state, self._make_corrections)
 
     def resync_master_weights(self) -> None:
         """Makes the master weights equal to the parameters, after these were changed elsewhere.
@@ -278,25 +279,25 @@ class FlashOptimizer(torch.optim.Optimizer):
 
     def memory_report(self) -> MemoryReport:
         """Memory of the parameters, their gradients and their state as it is now."""
-        rows = []
-        for param, group, name in self._parameters():
-            state = self.state.get(param, {})
-            layout = None
-            if param.requires_grad or state:
-                with naming(name):
-                    layout = layout_of(param, self.param_groups[group], self._kind)
-            rows.append(measure(name, param, layout, state))
-        return MemoryReport(tuple(rows))
+        return report(self._parameters(), self.param_groups, self.state, self._kind)
 
-    def _make_plan(self) -> StepPlan:
-        """Makes the state that is missing, then prepares a step of all parameters with state."""
+    def _make_corrections(self) -> None:
+        if lacks_corrections(self._parameters(), self.param_groups, self.state):
+            self._plan = self._make_plan(everything=True)
+
+    def _make_plan(self, everything: bool = False) -> StepPlan:
+        """Makes the state that is missing, then prepares a step of all parameters with state.
+
+        With `everything` also the state of parameters that have had no gradient yet.
+        """
         self._conform()
         self._stream_keys.assign(self.param_groups, self.state)
         entries: list[Entry] = []
         fresh: dict[Tensor, State] = {}
         for param, group, name in self._parameters():
             state = self.state.get(param)
-            if not state and param.grad is None and not self._needs_state(param):
+            wanted = param.grad is not None or self._needs_state(param)
+            if not (state or wanted or (everything and param.requires_grad)):
                 continue
             entries.append(self._entry(param, group, name, fresh))
         plan = StepPlan(self._kind, self.param_groups, entries, {**self.state, **fresh})

@@ -143,7 +143,7 @@ def asked_codec(group: Group) -> _C.Codec:
 
 def correction_bits(group: Group, weight_dtype: torch.dtype) -> int:
     """Bits of the weight correction: none beside fp32 weights (docs/format.md, section 4)."""
-    if weight_dtype == torch.float32:
+    if weight_dtype not in (torch.bfloat16, torch.float16):
         return 0
     return CORRECTION_BITS[group["master_weight_bits"]]
 

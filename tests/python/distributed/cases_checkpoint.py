@@ -25,7 +25,7 @@ from sharded import (
     train,
     whole,
 )
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
@@ -435,41 +435,3 @@ def size_of_a_checkpoint(directory: Path) -> None:
     assert report.numel == rows
     assert report.by_kind.weights == 2 * rows
     assert report.by_kind.optimizer - report.by_kind.other == round((formula - 2) * rows)
-
-
-@case(2, 3)
-def master_weights_of_shards(directory: Path) -> None:
-    for bits in (24, 32):
-        model, optimizer = pair(master_weight_bits=bits)
-        twin, reference = unsharded(master_weight_bits=bits)
-        for m, o in ((model, optimizer), (twin, reference)):
-            train(m, o, STEPS)
-        found = optimizer.get_fp32_model_state_dict(model)
-        wanted = reference.get_fp32_model_state_dict(twin)
-        for (name, value), param in zip(found.items(), model.parameters(), strict=True):
-            assert isinstance(value, DTensor), name
-            assert value.placements == param.placements
-        assert same_bits(whole(found), wanted)
-        for param in model.parameters():
-            if param.dtype == torch.float32:
-                continue
-            correction = optimizer.state[param]["weight_correction"]
-            master = flash.reconstruct_fp32_param(param, correction)
-            assert isinstance(master, DTensor)
-            made = flash.compute_ecc_bits(master, param, bits // 8)
-            assert same_bits(whole(made), whole(correction))
-
-        path = directory / str(bits)
-        dcp.save(found, checkpoint_id=path)
-        other, loaded = pair(master_weight_bits=bits)
-        train(other, loaded, range(7, 8))
-        target: dict[str, Tensor] = loaded.get_fp32_model_state_dict(other)
-        dcp.load(target, checkpoint_id=path)
-        for state_dict in (target, wanted, {name: whole(value) for name, value in target.items()}):
-            train(other, loaded, range(8, 9))
-            loaded.set_fp32_model_state_dict(other, state_dict)
-            assert same_bits(whole(loaded.get_fp32_model_state_dict(other)), wanted)
-        plain, plain_optimizer = unsharded(master_weight_bits=bits)
-        train(plain, plain_optimizer, range(1, 2))
-        plain_optimizer.set_fp32_model_state_dict(plain, target)
-        assert same_bits(plain_optimizer.get_fp32_model_state_dict(plain), wanted)
