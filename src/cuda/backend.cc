@@ -18,9 +18,13 @@ bool IsAligned(const void* p, std::uintptr_t bytes) {
   return reinterpret_cast<std::uintptr_t>(p) % bytes == 0;
 }
 
-// Whether all blocks of a tensor can share the high half of the random counter (step_kernel.cuh).
-bool SharesCounterHigh(const core::TensorTask& task, std::uint64_t groups) {
-  return task.first_group >> 28 == (task.first_group + groups - 1) >> 28;
+// Whether the fast kernels can count random numbers: all groups follow each other in the whole
+// tensor, and all blocks share the high half of the counter (step_kernel.cuh). What draws none has
+// no need of it.
+bool CountsThrough(const core::TensorTask& task, std::uint64_t groups) {
+  if (task.codec != Codec::kRoot || !core::HasSecond(task.rule)) return true;
+  return task.group_stride == 0 &&
+         task.first_group >> 28 == (task.first_group + groups - 1) >> 28;
 }
 
 unsigned FormOf(const core::TensorTask& task, std::uint64_t groups) {
@@ -31,7 +35,7 @@ unsigned FormOf(const core::TensorTask& task, std::uint64_t groups) {
                     IsAligned(task.gradient, 16) &&
                     IsAligned(task.correction, task.correction_bits) && IsAligned(task.first, 8) &&
                     IsAligned(task.second, 8) && IsAligned(task.maximum, 8) &&
-                    SharesCounterHigh(task, groups);
+                    CountsThrough(task, groups);
   if (!fast) return 0;
   return FastForm(task.codec == Codec::kSoftsign, task.correction_bits == 16,
                   task.scalars.gradient_multiplier == 1.0F && task.scalars.coupled_decay == 0.0F);
@@ -63,7 +67,7 @@ struct Batch {
     blocks = 0;
   }
   // Completes the table for a launch: the search of a block's tensor must not cost what it would
-  // for 192 tensors, which is a twentieth of a block's instructions.
+  // for a full table, which is a twentieth of a block's instructions.
   void Finish() {
     table.first_block[table.count] = blocks;
     table.hint_shift = 0;

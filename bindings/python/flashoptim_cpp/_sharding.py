@@ -109,7 +109,8 @@ class Sharding:
     stride: tuple[int, ...]
     geometry: Geometry  # of the whole
     part: Geometry
-    first_group: int
+    first_group: int  # its index in the whole
+    group_stride: int  # groups per row of the whole where `part` has parts of several; else 0
     keeps_groups: bool  # no group is cut
 
     @property
@@ -167,7 +168,7 @@ def sharding_of(param: Tensor, local: Tensor) -> Sharding | None:
         )
     if not any(map(_cuts, placements)):
         whole = geometry_of(local)
-        return Sharding(mesh, placements, shape, stride, whole, whole, 0, keeps_groups=True)
+        return Sharding(mesh, placements, shape, stride, whole, whole, 0, 0, keeps_groups=True)
 
     starts, sizes = [], []
     for dim, size in enumerate(shape):
@@ -197,11 +198,10 @@ def sharding_of(param: Tensor, local: Tensor) -> Sharding | None:
     first_row = starts[0] if len(shape) > 1 else 0
     before = [start * math.prod(shape[dim + 1 :]) for dim, start in enumerate(starts)]
     offset = sum(before[1:]) if len(shape) > 1 else before[0]  # in the row
-    # Parts of one row take the places that follow each other, so that no two have one in common;
-    # where a part is one row, or a block of whole rows, these are its places in the whole.
-    first_group = first_row * whole.groups + part.rows * (offset // _C.GROUP_SIZE)
+    first_group = first_row * whole.groups + offset // _C.GROUP_SIZE
+    group_stride = whole.groups if part.groups < whole.groups and part.rows > 1 else 0
     keeps = _keeps_groups(shape, mesh, placements)
-    return Sharding(mesh, placements, shape, stride, whole, part, first_group, keeps)
+    return Sharding(mesh, placements, shape, stride, whole, part, first_group, group_stride, keeps)
 
 
 def _cuts(placement: Placement) -> bool:
