@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -18,16 +19,18 @@ bool IsAligned(const void* p, std::uintptr_t bytes) {
   return reinterpret_cast<std::uintptr_t>(p) % bytes == 0;
 }
 
-// Whether the fast kernels can count random numbers: all groups follow each other in the whole
-// tensor, and all blocks share the high half of the counter (step_kernel.cuh). What draws none has
-// no need of it.
-bool CountsThrough(const core::TensorTask& task, std::uint64_t groups) {
-  if (task.codec != Codec::kRoot || !core::HasSecond(task.rule)) return true;
-  return task.group_stride == 0 &&
-         task.first_group >> 28 == (task.first_group + groups - 1) >> 28;
+bool DrawsRandomMoments(const core::TensorTask& task) {
+  return task.codec == Codec::kRoot && core::HasSecond(task.rule);
+}
+
+// Whether the fast kernels can count the random numbers of a tensor in 32 bits (fast_group.cuh).
+bool CountsInWord(const core::TensorTask& task, std::uint64_t groups) {
+  constexpr std::uint64_t kMost = std::numeric_limits<std::uint32_t>::max();
+  return task.first_group >> 28 == core::GroupInWhole(task, groups - 1) >> 28 && groups <= kMost;
 }
 
 unsigned FormOf(const core::TensorTask& task, std::uint64_t groups) {
+  const bool draws = DrawsRandomMoments(task);
   const bool fast = core::HasFirst(task.rule) && task.codec != Codec::kNone &&
                     task.weight_dtype == DType::kBFloat16 && task.correction_bits != 0 &&
                     task.gradient_dtype == DType::kBFloat16 && !task.stochastic_weight &&
@@ -35,10 +38,11 @@ unsigned FormOf(const core::TensorTask& task, std::uint64_t groups) {
                     IsAligned(task.gradient, 16) &&
                     IsAligned(task.correction, task.correction_bits) && IsAligned(task.first, 8) &&
                     IsAligned(task.second, 8) && IsAligned(task.maximum, 8) &&
-                    CountsThrough(task, groups);
+                    (!draws || CountsInWord(task, groups));
   if (!fast) return 0;
   return FastForm(task.codec == Codec::kSoftsign, task.correction_bits == 16,
-                  task.scalars.gradient_multiplier == 1.0F && task.scalars.coupled_decay == 0.0F);
+                  task.scalars.gradient_multiplier == 1.0F && task.scalars.coupled_decay == 0.0F,
+                  draws && task.group_stride != 0);
 }
 
 const KernelSet& KernelsOf(core::KernelRule rule) {

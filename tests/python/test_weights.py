@@ -264,6 +264,6 @@ def test_fp32_weights_set_before_the_first_step_keep_all_bits(bits: Any) -> None
 def test_fp32_weights_that_are_refused_before_the_first_step_make_no_state() -> None:
     model = nn.Linear(64, 8).bfloat16()
     optimizer = flash.FlashAdamW(model.parameters())
-    with pytest.raises(ValueError, match="'weight' is torch.float64"):
+    with pytest.raises(ValueError, match=r"'weight' is torch.float64"):
         optimizer.set_fp32_model_state_dict(model, {"weight": torch.zeros(8, 64).double()})
     assert not optimizer.state

@@ -15,6 +15,7 @@ from ._checkpoint import FORMAT, check_form
 from ._conform import check_scale, convert
 from ._foreign import recognise
 from ._geometry import geometry_of
+from ._moments import decode_moment
 from ._options import CODECS, CORRECTION_BITS, WORKING_OPTIONS, Group, RuleKind, hyperparameters
 from ._sharding import from_bytes, is_dtensor, part_of, whole_of
 from ._state import (
@@ -157,7 +158,7 @@ def read_state(
     for name in kind.all_moments:
         if scale_of(name) in saved:
             codec = _saved_codec(saved_group)
-            state.update(_codes(name, saved, target))
+            state.update(_codes(name, saved, target, codec))
         elif name in saved:
             state[name] = _values(name, saved[name], target)
         elif name in layout.moments and name not in _OPTIONAL:
@@ -285,14 +286,19 @@ def _saved_codec(saved_group: Group) -> _C.Codec:
     return CODECS[codec]
 
 
-def _codes(name: str, saved: State, target: _Target) -> State:
-    """Codes and their scales."""
+def _codes(name: str, saved: State, target: _Target, codec: _C.Codec) -> State:
+    """Codes and their scales; or the values where this process holds parts of groups."""
     if name not in saved:
         raise ValueError(f"its saved state has '{scale_of(name)}' but no '{name}'; {_INTACT}")
     codes = _integers(name, _tensor(name, saved[name], target), CODE_DTYPES[MOMENTS[name].kind])
     scale, sharding = saved[scale_of(name)], target.layout.sharding
     if sharding is not None:
         check_scale(name, sharding.geometry, scale)
+        if not sharding.keeps_groups:
+            kind, whole = MOMENTS[name].kind, whole_of(saved[name].detach()).contiguous()
+            whole = _integers(name, whole, CODE_DTYPES[kind])
+            values = decode_moment(kind, codec, whole, whole_of(scale).contiguous())
+            return {name: target.part_of(name, values).clone()}
     else:
         check_scale(name, geometry_of(codes), scale)
     part = target.part_of(scale_of(name), scale)

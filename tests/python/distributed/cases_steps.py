@@ -125,6 +125,31 @@ def columns_cut_inside_groups_are_refused(_: Path) -> None:
         assert_same(everything(model, optimizer), everything(twin, reference), shape)
 
 
+@case(2)
+def state_of_whole_groups_is_decoded_where_groups_are_cut(_: Path) -> None:
+    mesh = init_device_mesh("cpu", (2,))
+    for codec in ("root", "softsign"):
+        for shape, placement in (((4, 96), Shard(1)), ((4, 2, 128), Shard(2)), ((5, 130), Shard(1))):
+            twin = tensors([shape])
+            quantized = flash.FlashAdamW(twin.parameters(), codec=codec)
+            train(twin, quantized, range(1, 3))
+            saved = quantized.state_dict()
+            reference = flash.FlashAdamW(twin.parameters(), quantize=False)
+            reference.load_state_dict(saved)
+            model = distributed(tensors([shape]), mesh, [placement])
+            cut = flash.FlashAdamW(model.parameters(), quantize=False)
+            rows = distributed(tensors([shape]), mesh, [Shard(0)])
+            by_rows = flash.FlashAdamW(rows.parameters(), codec=codec)
+            by_rows.load_state_dict(saved)
+            for state_dict in (saved, by_rows.state_dict()):
+                cut.load_state_dict(state_dict)
+                for param, other in zip(model.parameters(), twin.parameters(), strict=True):
+                    assert same_bits(whole(cut.state[param]), dict(reference.state[other])), shape
+            # And back.
+            quantized.load_state_dict(cut.state_dict())
+            assert same_bits(quantized.state_dict()["state"], saved["state"])
+
+
 @case(4)
 def tensor_parallel_under_fully_shard(_: Path) -> None:
     from torch.distributed.tensor.parallel import (
