@@ -129,7 +129,11 @@ def columns_cut_inside_groups_are_refused(_: Path) -> None:
 def state_of_whole_groups_is_decoded_where_groups_are_cut(_: Path) -> None:
     mesh = init_device_mesh("cpu", (2,))
     for codec in ("root", "softsign"):
-        for shape, placement in (((4, 96), Shard(1)), ((4, 2, 128), Shard(2)), ((5, 130), Shard(1))):
+        for shape, placement in (
+            ((4, 96), Shard(1)),
+            ((4, 2, 128), Shard(2)),
+            ((5, 130), Shard(1)),
+        ):
             twin = tensors([shape])
             quantized = flash.FlashAdamW(twin.parameters(), codec=codec)
             train(twin, quantized, range(1, 3))
