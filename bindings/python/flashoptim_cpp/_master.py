@@ -124,9 +124,14 @@ def load_fp32_state_dict(
             nothing was written.
     """
     targets = _unwrapped(model).state_dict(keep_vars=True)
+    if not isinstance(saved, Mapping):
+        raise TypeError(f"a state dict is a dictionary, not {type(saved).__name__}")
     for name, value in saved.items():
         if name not in targets:
             raise ValueError(f"the model has no '{name}'; pass the state dict of this model")
+        if not isinstance(value, Tensor) or value.is_meta or value.layout is not torch.strided:
+            what = type(value).__name__ if not isinstance(value, Tensor) else "without dense memory"
+            raise ValueError(f"'{name}' is {what}; pass a dense fp32 tensor")
         if value.shape != targets[name].shape:
             raise ValueError(
                 f"'{name}' is {list(value.shape)}, and the model's is {list(targets[name].shape)}; "
@@ -134,7 +139,7 @@ def load_fp32_state_dict(
             )
         if targets[name].is_floating_point() and value.dtype != torch.float32:
             raise ValueError(f"'{name}' is {value.dtype}, not float32; convert it with .float()")
-    with torch.no_grad():
+    with torch.inference_mode(False), torch.no_grad():
         make_corrections()
         for name, value in saved.items():
             target, value = local_of(targets[name]), part_like(targets[name], value)

@@ -19,12 +19,12 @@ from ._export import torch_state_dict
 from ._master import fp32_state_dict, lacks_corrections, load_fp32_state_dict
 from ._memory import MemoryReport, report
 from ._numerics import check_steps
-from ._options import RuleKind, hyperparameters
+from ._options import RuleKind, hyperparameters, warn_of_typos
 from ._parameter_plan import ParameterPlan, step_alone
 from ._plan import Entry, StepPlan, counts_on_host, usable_gradient
 from ._portable import make_portable
 from ._release import Release
-from ._sharding import is_dtensor
+from ._sharding import needs_state
 from ._state import (
     CORRECTION,
     Layout,
@@ -121,6 +121,7 @@ class FlashOptimizer(torch.optim.Optimizer):
             TypeError, ValueError, NotImplementedError: an option is not valid, or a parameter that
                 requires a gradient cannot be stepped; nothing is added.
         """
+        warn_of_typos(param_group, self.defaults)
         super().add_param_group(param_group)
         index = len(self.param_groups) - 1
         try:
@@ -215,7 +216,7 @@ class FlashOptimizer(torch.optim.Optimizer):
     def _anything_left(self) -> bool:
         """Whether a parameter has a gradient, or needs state although it had none."""
         return any(
-            param.grad is not None or (self._needs_state(param) and not self.state.get(param))
+            param.grad is not None or (needs_state(param) and not self.state.get(param))
             for group in self.param_groups
             for param in group["params"]
         )
@@ -285,6 +286,8 @@ class FlashOptimizer(torch.optim.Optimizer):
         if lacks_corrections(self._parameters(), self.param_groups, self.state):
             self._plan = self._make_plan(everything=True)
 
+    @torch.inference_mode(False)  # what is made here outlives that mode
+    @torch.no_grad()
     def _make_plan(self, everything: bool = False) -> StepPlan:
         """Makes the state that is missing, then prepares a step of all parameters with state.
 
@@ -296,7 +299,7 @@ class FlashOptimizer(torch.optim.Optimizer):
         fresh: dict[Tensor, State] = {}
         for param, group, name in self._parameters():
             state = self.state.get(param)
-            wanted = param.grad is not None or self._needs_state(param)
+            wanted = param.grad is not None or needs_state(param)
             if not (state or wanted or (everything and param.requires_grad)):
                 continue
             entries.append(self._entry(param, group, name, fresh))
@@ -304,14 +307,6 @@ class FlashOptimizer(torch.optim.Optimizer):
         self.state.update(fresh)
         self._codecs = {entry.param: entry.layout.codec for entry in entries}
         return plan
-
-    @staticmethod
-    def _needs_state(param: Tensor) -> bool:
-        """Whether a parameter has state even without a gradient.
-
-        All processes that share one must have the same state, or a checkpoint of it has gaps.
-        """
-        return param.requires_grad and is_dtensor(param)
 
     def _entry(self, param: Tensor, group: int, name: str, fresh: dict[Tensor, State]) -> Entry:
         """A parameter as a plan needs it; puts its state into `fresh` if it has none."""
@@ -328,6 +323,8 @@ class FlashOptimizer(torch.optim.Optimizer):
         self._warn_of_lost_updates(name, param, layout, self.param_groups[group])
         return Entry(param, weight, name, group, layout)
 
+    @torch.inference_mode(False)
+    @torch.no_grad()
     def _make_parameter_plan(
         self, param: Tensor, group: int, name: str, skip_nonfinite: bool
     ) -> ParameterPlan:
@@ -427,13 +424,15 @@ class FlashOptimizer(torch.optim.Optimizer):
             ValueError, TypeError: it does not fit. The message names the parameter; nothing was
                 changed.
         """
-        state_dict = state_dict.copy()
+        if not isinstance(state_dict, Mapping):
+            raise TypeError(f"a state dict is a dictionary, not {type(state_dict).__name__}")
+        state_dict = dict(state_dict)
         for pre_hook in self._optimizer_load_state_dict_pre_hooks.values():
             result = pre_hook(self, state_dict)
             if result is not None:
                 state_dict = result
         groups, loaded = read_state_dict(state_dict, self.param_groups, self._kind)
-        with torch.no_grad():
+        with torch.inference_mode(False), torch.no_grad():
             states = adopt(loaded, self.state)
         self.param_groups = groups
         self.state = defaultdict(dict, states)

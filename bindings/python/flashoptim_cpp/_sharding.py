@@ -25,6 +25,14 @@ def is_dtensor(value: object) -> TypeGuard[DTensor]:
     return module is not None and isinstance(value, module.DTensor)
 
 
+def needs_state(param: Tensor) -> bool:
+    """Whether a parameter has state even without a gradient.
+
+    All processes that share one must have the same state, or a checkpoint of it has gaps.
+    """
+    return param.requires_grad and is_dtensor(param)
+
+
 def local_of(tensor: Tensor) -> Tensor:
     """The elements of a tensor that this process holds: all of them unless it is a DTensor."""
     if not is_dtensor(tensor):

@@ -117,7 +117,8 @@ def weight_of(param: Tensor) -> Tensor:
         raise TypeError(
             f"its layout is {param.layout}; only dense (strided) tensors can be stepped"
         )
-    weight = param.detach()
+    with torch._C.DisableTorchFunctionSubclass():
+        weight = param.detach()  # a plain tensor of every other kind, so that all state is plain
     if weight.dtype == torch.complex64:
         weight = torch.view_as_real(weight)
     if weight.dtype not in DTYPES:

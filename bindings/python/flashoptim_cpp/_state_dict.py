@@ -17,7 +17,7 @@ from ._foreign import recognise
 from ._geometry import geometry_of
 from ._moments import decode_moment
 from ._options import CODECS, CORRECTION_BITS, WORKING_OPTIONS, Group, RuleKind, hyperparameters
-from ._sharding import from_bytes, is_dtensor, part_of, whole_of
+from ._sharding import from_bytes, is_dtensor, local_of, part_of, whole_of
 from ._state import (
     CODE_DTYPES,
     CORRECTION,
@@ -59,12 +59,7 @@ def read_state_dict(
     Raises:
         ValueError, TypeError: the state dict does not fit; the message names the parameter.
     """
-    if not {"state", "param_groups"} <= state_dict.keys():
-        raise ValueError(
-            f"a state dict of an optimizer has 'state' and 'param_groups'; this one has "
-            f"{sorted(state_dict, key=str)[:5]}"
-        )
-    saved_groups, saved_states = state_dict["param_groups"], state_dict["state"]
+    saved_groups, saved_states = _parts_of(state_dict)
     sizes = [len(group["params"]) for group in groups]
     saved_sizes = [len(group["params"]) for group in saved_groups]
     if sizes != saved_sizes:
@@ -96,6 +91,25 @@ def read_state_dict(
                         saved = foreign.read_state(saved, whole, saved_group, kind)
                     states[param] = read_state(saved, param, merged, saved_group, kind)
     return merged_groups, states
+
+
+def _parts_of(state_dict: Mapping[str, Any]) -> tuple[list[Group], Mapping[Any, State]]:
+    """Groups and states of a state dict; ValueError if it is none of an optimizer."""
+    if not {"state", "param_groups"} <= state_dict.keys():
+        raise ValueError(
+            f"a state dict of an optimizer has 'state' and 'param_groups'; this one has "
+            f"{sorted(state_dict, key=str)[:5]}"
+        )
+    groups, states = state_dict["param_groups"], state_dict["state"]
+    if not isinstance(groups, list | tuple) or not all(
+        isinstance(group, Mapping) and "params" in group for group in groups
+    ):
+        raise ValueError(f"'param_groups' are no groups with 'params'; {_INTACT}")
+    if not isinstance(states, Mapping) or not all(
+        state is None or isinstance(state, Mapping) for state in states.values()
+    ):
+        raise ValueError(f"'state' has entries that are no dictionaries; {_INTACT}")
+    return list(groups), states
 
 
 def merge_group(current: Group, saved: Group, kind: RuleKind) -> dict[str, Any]:
@@ -233,8 +247,16 @@ def _tensor(name: str, value: Any, target: _Target, tail: tuple[int, ...] = ()) 
             f"'{name}' in its saved state has the shape {list(shape)}, and the parameter "
             f"{list(target.shape)}; {_SAME_OPTIMIZER}"
         )
+    _check_memory(name, value)
     tensor = target.part_of(name, value.detach())
     return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+
+
+def _check_memory(name: str, value: Tensor) -> None:
+    local = local_of(value)
+    if local.layout is not torch.strided or local.is_meta:
+        what = "on the meta device" if local.is_meta else f"sparse ({local.layout})"
+        raise ValueError(f"'{name}' in its saved state is {what}; {_INTACT}")
 
 
 def _integers(name: str, tensor: Tensor, dtype: torch.dtype) -> Tensor:
@@ -301,7 +323,16 @@ def _codes(name: str, saved: State, target: _Target, codec: _C.Codec) -> State:
             return {name: target.part_of(name, values).clone()}
     else:
         check_scale(name, geometry_of(codes), scale)
+    _check_memory(scale_of(name), scale)
     part = target.part_of(scale_of(name), scale)
+    lowest = _C.fresh_first_scale()
+    if MOMENTS[name].kind == _C.Moment.SECOND:
+        lowest = _C.fresh_second_scale(codec)
+    if not bool(((part >= lowest) & part.isfinite()).all()):
+        raise ValueError(
+            f"'{scale_of(name)}' in its saved state has elements that are no scales: NaN, infinite "
+            f"or below {lowest:.2g}; {_INTACT}"
+        )
     return {name: codes, scale_of(name): part.contiguous()}
 
 
