@@ -157,6 +157,21 @@ def test_what_is_no_state_dict_is_refused(saved: Any, error: Any, message: str) 
         flash.FlashAdamW([parameter(2, 2)]).load_state_dict(saved)
 
 
+def test_the_same_parameters_in_another_order_are_refused() -> None:
+    """State is matched by place; where shapes agree, nothing else would notice."""
+    one, two = parameter(4, 64), parameter(4, 64)
+    optimizer = flash.FlashAdamW([("one", one), ("two", two)])
+    train([one, two], optimizer, range(2))
+    saved = copy.deepcopy(optimizer.state_dict())
+    other = flash.FlashAdamW([("two", two), ("one", one)])
+    with pytest.raises(ValueError, match=r"parameter group 0: parameter 0 is 'two', and 'one' in"):
+        other.load_state_dict(saved)
+    assert not other.state
+    wrapped = flash.FlashAdamW([("module.one", one), ("module.two", two)])
+    wrapped.load_state_dict(saved)  # other names are no other order
+    assert same_bits(bits_of([one, two], wrapped), bits_of([one, two], optimizer))
+
+
 def test_an_optimizer_can_be_saved_as_a_whole() -> None:
     param = parameter(4, 64, dtype=torch.bfloat16)
     optimizer = flash.FlashAdamW([param], lr=torch.tensor(1e-2))

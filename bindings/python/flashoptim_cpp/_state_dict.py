@@ -79,6 +79,7 @@ def read_state_dict(
     states = {}
     for index, (group, saved_group) in enumerate(zip(groups, saved_groups, strict=True)):
         with naming(f"parameter group {index}"):
+            _check_order(group, saved_group)
             read_group = foreign.read_group(saved_group, kind) if foreign else saved_group
             merged = merge_group(group, read_group, kind)
         merged_groups.append(merged)
@@ -110,6 +111,18 @@ def _parts_of(state_dict: Mapping[str, Any]) -> tuple[list[Group], Mapping[Any, 
     ):
         raise ValueError(f"'state' has entries that are no dictionaries; {_INTACT}")
     return list(groups), states
+
+
+def _check_order(group: Group, saved: Group) -> None:
+    """Refuses the same parameters in another order: state is matched by place, as in torch."""
+    names, saved_names = (list(g.get("param_names") or ()) for g in (group, saved))
+    if names != saved_names and sorted(names) == sorted(saved_names):
+        place = next(i for i, name in enumerate(names) if name != saved_names[i])
+        raise ValueError(
+            f"parameter {place} is '{names[place]}', and '{saved_names[place]}' in the state dict, "
+            "which has the same parameters in another order; make the optimizer with them in the "
+            "order in which they were saved"
+        )
 
 
 def merge_group(current: Group, saved: Group, kind: RuleKind) -> dict[str, Any]:

@@ -215,12 +215,16 @@ def check_state_dicts_without_the_helpers(directory: Path, **options: Any) -> No
 
     def check(state_dict: dict[str, Any]) -> None:
         other, loaded = pair(**options)
+        train(other, loaded, range(8, 9))  # state of its own, which is written over
         set_model_state_dict(other, dict(weights), options=FULL)
+        before = [local(v).data_ptr() for s in loaded.state.values() for v in s.values() if v.dim()]
         loaded.load_state_dict(state_dict)
         train(optimizer=loaded, model=other, steps=range(0))
         shared = {local(v).data_ptr() for s in saved["state"].values() for v in s.values()} - {0}
         mine = {local(v).data_ptr() for s in loaded.state.values() for v in s.values()} - {0}
         assert not shared & mine
+        after = [local(v).data_ptr() for s in loaded.state.values() for v in s.values() if v.dim()]
+        assert sorted(after) == sorted(before)
         assert_continues(other, loaded, **options)
 
     gathered = {**saved, "state": whole(saved["state"])}
