@@ -1,10 +1,11 @@
-"""fp32 master weights of sharded parameters."""
+"""fp32 master weights and files of sharded parameters."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import flashoptim_cpp as flash
+import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 from cases_checkpoint import STEPS, pair, unsharded
@@ -81,3 +82,14 @@ def master_weights_set_before_the_first_step(directory: Path) -> None:
             other, fresh, model_state_dict=found["model"], optim_state_dict=found["optimizer"]
         )
         assert same_bits(everything(model, optimizer), everything(other, fresh))
+
+
+@case(2)
+def files_of_one_process_refuse_shards(directory: Path) -> None:
+    model, optimizer = pair()
+    train(model, optimizer, STEPS)
+    path = directory / "model.safetensors"
+    for call in (flash.save_checkpoint, flash.load_checkpoint):
+        with pytest.raises(ValueError, match=r"'0.weights.0': it is a DTensor.*full_state_dict"):
+            call(path, model, optimizer)
+    assert not path.exists()
