@@ -58,6 +58,9 @@ struct TensorTask {
   std::uint64_t rows = 0;
   std::uint64_t row_length = 0;
   std::uint64_t first_group = 0;  ///< index in the whole tensor of this shard's first group
+  /// Groups from one row to the next in the whole tensor, where this is a part of several rows of
+  /// it; else 0: all groups follow each other.
+  std::uint64_t group_stride = 0;
 
   StepScalars scalars;
   std::uint32_t stream_seeds[4] = {0, 0, 0, 0};  ///< by Purpose
@@ -93,6 +96,13 @@ constexpr std::uint64_t GroupsPerRow(std::uint64_t row_length) {
 
 constexpr std::uint64_t GroupCount(const TensorTask& task) {
   return task.rows * GroupsPerRow(task.row_length);
+}
+
+/// Index, in the whole tensor, of group `group` of a task.
+constexpr std::uint64_t GroupInWhole(const TensorTask& task, std::uint64_t group) {
+  if (task.group_stride == 0) return task.first_group + group;
+  const std::uint64_t groups_per_row = GroupsPerRow(task.row_length);
+  return task.first_group + group / groups_per_row * task.group_stride + group % groups_per_row;
 }
 
 constexpr std::uint64_t ElementSize(DType dtype) { return dtype == DType::kFloat32 ? 4 : 2; }

@@ -125,7 +125,7 @@ HWY_INLINE bool StoreGroup(const TensorTask& task, const GroupTiles& tiles) {
   if (!tiles.AllFinite()) return false;
   const GroupView& view = tiles.view;
   const uint64_t group = tiles.group;
-  const uint64_t global_group = task.first_group + group;
+  const uint64_t global_group = core::GroupInWhole(task, group);
   for (size_t i = 0; i < kGroupSize; i += QuadElements()) {
     StoreMasters(task, global_group, view, i, tiles.w.values + i);
   }

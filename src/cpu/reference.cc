@@ -47,7 +47,7 @@ float UpdateElement(const TensorTask& task, const scalar::LaneScalars<L>& h, flo
 
 void StepGroupReference(const TensorTask& task, std::uint64_t group) {
   const Span span = GroupSpan(task.row_length, group);
-  const GroupRandom random(task.stream_seeds, task.first_group + group);
+  const GroupRandom random(task.stream_seeds, core::GroupInWhole(task, group));
   const SplitWeights weights = {task.weight, task.weight_dtype, task.correction,
                                 task.correction_bits};
   float* first_scale = ScaleAt(task.first_scale, group);

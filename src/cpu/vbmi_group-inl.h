@@ -209,12 +209,13 @@ HWY_NOINLINE void StepRun(const TensorTask& task, const LaneScalars<Lanes>& h,
   }
 }
 
-// `count` whole groups, of which the first begins at element `offset`.
+// `count` whole groups that follow each other in the whole tensor too; the first begins at element
+// `offset`.
 template <KernelRule kRule, bool kPlainGradient>
 void StepRuns(const TensorTask& task, const LaneScalars<Lanes>& h, uint64_t group, uint64_t offset,
               uint64_t count) {
   while (count != 0) {
-    const uint64_t global_group = task.first_group + group;
+    const uint64_t global_group = core::GroupInWhole(task, group);
     const uint64_t length = std::min(count, kGroupsPerSeed - global_group % kGroupsPerSeed);
     const auto high = Mix<Lanes>(Lanes::SetU(static_cast<uint32_t>(global_group / kGroupsPerSeed)));
     const Run run = {ViewAt(task, offset),
@@ -234,18 +235,20 @@ void StepRuns(const TensorTask& task, const LaneScalars<Lanes>& h, uint64_t grou
 
 template <KernelRule kRule, bool kPlainGradient>
 void StepRange(const TensorTask& task, const LaneScalars<Lanes>& h, uint64_t begin, uint64_t end) {
-  if (task.row_length % kGroupSize == 0) {
+  const bool ends_short = task.row_length % kGroupSize != 0;
+  if (!ends_short && task.group_stride == 0) {
     return StepRuns<kRule, kPlainGradient>(task, h, begin, begin * kGroupSize, end - begin);
   }
   const uint64_t groups_per_row = core::GroupsPerRow(task.row_length);
+  const uint64_t whole_per_row = task.row_length / kGroupSize;
   for (uint64_t group = begin; group < end;) {
     const uint64_t row = group / groups_per_row;
     const uint64_t in_row = group % groups_per_row;
-    const uint64_t whole = std::min(groups_per_row - 1 - in_row, end - group);
+    const uint64_t whole = std::min(whole_per_row - in_row, end - group);
     StepRuns<kRule, kPlainGradient>(task, h, group, row * task.row_length + in_row * kGroupSize,
                                     whole);
     group += whole;
-    if (group < end) {
+    if (ends_short && group < end) {
       StepGroupsElsewhere(task, group, group + 1);
       ++group;
     }

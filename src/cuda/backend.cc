@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -18,12 +19,18 @@ bool IsAligned(const void* p, std::uintptr_t bytes) {
   return reinterpret_cast<std::uintptr_t>(p) % bytes == 0;
 }
 
-// Whether all blocks of a tensor can share the high half of the random counter (step_kernel.cuh).
-bool SharesCounterHigh(const core::TensorTask& task, std::uint64_t groups) {
-  return task.first_group >> 28 == (task.first_group + groups - 1) >> 28;
+bool DrawsRandomMoments(const core::TensorTask& task) {
+  return task.codec == Codec::kRoot && core::HasSecond(task.rule);
+}
+
+// Whether the fast kernels can count the random numbers of a tensor in 32 bits (fast_group.cuh).
+bool CountsInWord(const core::TensorTask& task, std::uint64_t groups) {
+  constexpr std::uint64_t kMost = std::numeric_limits<std::uint32_t>::max();
+  return task.first_group >> 28 == core::GroupInWhole(task, groups - 1) >> 28 && groups <= kMost;
 }
 
 unsigned FormOf(const core::TensorTask& task, std::uint64_t groups) {
+  const bool draws = DrawsRandomMoments(task);
   const bool fast = core::HasFirst(task.rule) && task.codec != Codec::kNone &&
                     task.weight_dtype == DType::kBFloat16 && task.correction_bits != 0 &&
                     task.gradient_dtype == DType::kBFloat16 && !task.stochastic_weight &&
@@ -31,10 +38,11 @@ unsigned FormOf(const core::TensorTask& task, std::uint64_t groups) {
                     IsAligned(task.gradient, 16) &&
                     IsAligned(task.correction, task.correction_bits) && IsAligned(task.first, 8) &&
                     IsAligned(task.second, 8) && IsAligned(task.maximum, 8) &&
-                    SharesCounterHigh(task, groups);
+                    (!draws || CountsInWord(task, groups));
   if (!fast) return 0;
   return FastForm(task.codec == Codec::kSoftsign, task.correction_bits == 16,
-                  task.scalars.gradient_multiplier == 1.0F && task.scalars.coupled_decay == 0.0F);
+                  task.scalars.gradient_multiplier == 1.0F && task.scalars.coupled_decay == 0.0F,
+                  draws && task.group_stride != 0);
 }
 
 const KernelSet& KernelsOf(core::KernelRule rule) {
@@ -63,7 +71,7 @@ struct Batch {
     blocks = 0;
   }
   // Completes the table for a launch: the search of a block's tensor must not cost what it would
-  // for 192 tensors, which is a twentieth of a block's instructions.
+  // for a full table, which is a twentieth of a block's instructions.
   void Finish() {
     table.first_block[table.count] = blocks;
     table.hint_shift = 0;

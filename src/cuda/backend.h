@@ -31,7 +31,7 @@ class Stepper {
   Stepper(const Stepper&) = delete;
   Stepper& operator=(const Stepper&) = delete;
 
-  /// Enqueues the step of every task that has a gradient: one launch per form of tensor and 192
+  /// Enqueues the step of every task that has a gradient: one launch per form of tensor and 183
   /// tensors. Neither allocates nor waits. With `sources`, one per task, the device makes the
   /// scalars and counts the steps, so that a CUDA graph can replay it. Throws std::runtime_error if
   /// a launch is refused.

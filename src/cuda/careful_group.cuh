@@ -166,7 +166,7 @@ template <KernelRule kRule, class First, class Second>
 FLASHOPTIM_FN void StepGroupOfCodec(const TensorTask& task, const core::StepScalars& scalars,
                                     const std::uint32_t* seeds, std::uint64_t group, bool active) {
   const Part part = PartOf(task, group, active);
-  const PartRandom random(seeds, task.first_group + group, part.position);
+  const PartRandom random(seeds, core::GroupInWhole(task, group), part.position);
   const LaneScalars<CarefulLanes> h(scalars);
   Values w;
   Values g;

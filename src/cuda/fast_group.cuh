@@ -52,7 +52,6 @@ struct BlockArrays {
   MomentArrays first;
   MomentArrays second;
   MomentArrays maximum;
-  std::uint32_t counter;  // of its first quad, the low half
 
   FLASHOPTIM_FN BlockArrays(const TensorTask& task, std::uint64_t first_group, int correction_bits)
       : weight(static_cast<std::uint16_t*>(task.weight) + first_group * kGroupSize),
@@ -61,12 +60,44 @@ struct BlockArrays {
         gradient(static_cast<const std::uint16_t*>(task.gradient) + first_group * kGroupSize),
         first(task.first, task.first_scale, first_group),
         second(task.second, task.second_scale, first_group),
-        maximum(task.maximum, task.maximum_scale, first_group),
-        counter(static_cast<std::uint32_t>(16 * (task.first_group + first_group))) {}
+        maximum(task.maximum, task.maximum_scale, first_group) {}
 };
 
-// Stream seeds with the counter's high half mixed in, which all groups of a tensor share: others
-// are not stepped here.
+// The low halves of quads' counters, whose high half all groups of a tensor share: others are not
+// stepped here. `i` is the quad's first element, counted from the block's first.
+template <bool kPartsOfRows>
+class QuadCounters {
+ public:
+  FLASHOPTIM_FN QuadCounters(const TensorTask& task, std::uint64_t first_group)
+      : first_(static_cast<std::uint32_t>(16 * (task.first_group + first_group))) {}
+  FLASHOPTIM_FN std::uint32_t At(std::uint32_t i) const { return first_ + i / 4; }
+
+ private:
+  std::uint32_t first_;
+};
+
+// Of a tensor that is a part of several rows of the whole. What it needs stays in the table, where
+// it takes no registers.
+template <>
+class QuadCounters<true> {
+ public:
+  FLASHOPTIM_FN QuadCounters(const TensorTask& task, std::uint64_t first_group)
+      : task_(task), first_group_(static_cast<std::uint32_t>(first_group)) {}
+  FLASHOPTIM_FN std::uint32_t At(std::uint32_t i) const {
+    const auto size = static_cast<std::uint32_t>(kGroupSize);
+    const std::uint32_t group = first_group_ + i / size;
+    const auto per_row = static_cast<std::uint32_t>(task_.row_length / kGroupSize);
+    const std::uint32_t gap = static_cast<std::uint32_t>(task_.group_stride) - per_row;
+    const auto first = static_cast<std::uint32_t>(task_.first_group);
+    return 16 * (first + group + group / per_row * gap) + i % size / 4;
+  }
+
+ private:
+  const TensorTask& task_;
+  std::uint32_t first_group_;
+};
+
+// Stream seeds with the counter's high half mixed in.
 struct GroupSeeds {
   std::uint32_t second;
   std::uint32_t maximum = 0;
@@ -225,9 +256,10 @@ struct RawElements {
 /// Steps the group that holds elements `i` to `i + 7`, which are in `raw`; false with nothing
 /// written if some value of the group needs care. All 32 lanes of a warp must call it together;
 /// lanes that are not `active` write nothing.
-template <KernelRule kRule, class First, class Second, int kCorrectionBits, bool kPlainGradient>
+template <KernelRule kRule, class First, class Second, int kCorrectionBits, bool kPlainGradient,
+          class Counters>
 FLASHOPTIM_FN bool StepGroupFast(const BlockArrays& arrays, const LaneScalars<FastLanes>& h,
-                                 bool nesterov, const GroupSeeds& seeds,
+                                 bool nesterov, const GroupSeeds& seeds, const Counters& counters,
                                  RawElements<kRule, First, Second, kCorrectionBits>& raw,
                                  std::uint32_t i, bool active) {
   using Format = typename Corrections<kCorrectionBits>::Format;
@@ -286,7 +318,7 @@ FLASHOPTIM_FN bool StepGroupFast(const BlockArrays& arrays, const LaneScalars<Fa
   raw.corrections.Store(arrays.correction, i);
   raw.first.Encode(__float_as_uint(m_group), m);
   raw.first.Store(arrays.first, i);
-  const std::uint32_t counter = arrays.counter + i / 4;
+  const std::uint32_t counter = counters.At(i);
   if constexpr (HasSecond(kRule)) {
     const Words2 random = {RandomWord<FastLanes>(counter, seeds.second),
                            RandomWord<FastLanes>(counter + 1, seeds.second)};

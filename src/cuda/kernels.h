@@ -13,12 +13,15 @@ namespace flashoptim::cuda {
 using Kernel = void (*)(LaunchTable);
 
 /// Form of a tensor: 0 is any at all; the others, which have fast kernels, are
-/// 1 + softsign + 2 * (16-bit correction) + 4 * (scaled or coupled gradient).
-inline constexpr unsigned kForms = 9;
+/// 1 + softsign + 2 * (16-bit correction) + 4 * (scaled or coupled gradient) + 8 * (parts of rows
+/// that draw random numbers).
+inline constexpr unsigned kForms = 17;
 using KernelsByForm = std::array<Kernel, kForms>;
 
-constexpr unsigned FastForm(bool softsign, bool wide_correction, bool plain_gradient) {
-  return 1U + (softsign ? 1U : 0U) + (wide_correction ? 2U : 0U) + (plain_gradient ? 0U : 4U);
+constexpr unsigned FastForm(bool softsign, bool wide_correction, bool plain_gradient,
+                            bool parts_of_rows) {
+  return 1U + (softsign ? 1U : 0U) + (wide_correction ? 2U : 0U) + (plain_gradient ? 0U : 4U) +
+         (parts_of_rows ? 8U : 0U);
 }
 
 /// Kernels of one rule: scalars from the table, or from the device.

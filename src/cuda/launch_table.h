@@ -25,7 +25,7 @@ struct LaunchPolicy {
 
 /// Tensors of one launch. Kernel parameters may take 32,764 bytes (CUDA 12.1, compute
 /// capability 7.0).
-inline constexpr unsigned kTableCapacity = 192;
+inline constexpr unsigned kTableCapacity = 183;
 inline constexpr unsigned kHints = 256;
 
 /// Scalars and seeds of one tensor's step, made on the device (prepare.cu).

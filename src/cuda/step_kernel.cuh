@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(LaunchPolicy::kThreads)
 }
 
 template <KernelRule kRule, class First, class Second, int kCorrectionBits, bool kPlainGradient,
-          bool kDeviceScalars>
+          bool kDeviceScalars, bool kPartsOfRows>
 __global__ void __launch_bounds__(LaunchPolicy::kThreads, LaunchPolicy::BlocksPerSm(kRule))
     StepFastKernel(const __grid_constant__ LaunchTable table) {
   const unsigned tensor = TensorOfBlock(table);
@@ -104,6 +104,7 @@ __global__ void __launch_bounds__(LaunchPolicy::kThreads, LaunchPolicy::BlocksPe
   const BlockArrays arrays(task, FirstGroup(table, tensor), kCorrectionBits);
   const LaneScalars<FastLanes> h(*scalars);
   const GroupSeeds seeds(task, stream_seeds, HasMaximum(kRule));
+  const QuadCounters<kPartsOfRows> counters(task, FirstGroup(table, tensor));
   const BlockRange range(table, tensor);
   if (!range.WarpHasWork(range.begin)) return;
 
@@ -120,7 +121,8 @@ __global__ void __launch_bounds__(LaunchPolicy::kThreads, LaunchPolicy::BlocksPe
       raw[pass + 1].Load(arrays, range.Clamped(i + kElementsPerPass));
     }
     if (!StepGroupFast<kRule, First, Second, kCorrectionBits, kPlainGradient>(
-            arrays, h, task.nesterov, seeds, raw[pass], range.Clamped(i), i < range.end)) {
+            arrays, h, task.nesterov, seeds, counters, raw[pass], range.Clamped(i),
+            i < range.end)) {
       careful |= 1U << pass;
     }
   }

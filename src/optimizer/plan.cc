@@ -30,6 +30,7 @@ core::TensorTask MakeTask(Rule rule, const TensorBinding& binding) {
   task.rows = binding.row_length == 0 ? 0 : binding.rows;
   task.row_length = binding.row_length;
   task.first_group = binding.first_group;
+  task.group_stride = binding.group_stride;
   task.weight_dtype = binding.weight_dtype;
   task.correction_bits = static_cast<std::uint8_t>(binding.correction_bits);
   task.codec = binding.codec;

@@ -80,6 +80,11 @@ void CheckBinding(Rule rule, const TensorBinding& binding, std::uint32_t paramet
   if ((binding.correction_bits != 0) != (binding.correction != nullptr)) {
     Fail(tensor, "the correction is ", binding.correction == nullptr ? "missing" : "not used");
   }
+  const std::uint64_t groups = core::GroupsPerRow(binding.row_length);
+  if (binding.group_stride != 0 && binding.group_stride < groups) {
+    Fail(tensor, "its rows have ", groups, " groups, and those of the whole only ",
+         binding.group_stride);
+  }
   const core::KernelRule kernel = KernelRuleOf(rule, binding);
   CheckMoment(binding, "first moment", HasFirst(kernel), binding.first_moment,
               binding.first_moment_scale);

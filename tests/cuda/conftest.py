@@ -24,6 +24,7 @@ ORDER = (
     "test_exhaustive_lanes",
     "test_conformance",
     "test_shapes",
+    "test_columns",
     "test_streams_and_devices",
     "test_amp",
     "test_graphs",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import flashoptim_cpp as flash
 import pytest
@@ -96,3 +97,72 @@ def test_nothing_waits(clipped: bool, gpu: torch.device) -> None:
             step()
     finally:
         torch.cuda.set_sync_debug_mode("default")
+
+
+class StaticLoop:
+    """A training step on inputs that stay in one place, to be captured."""
+
+    def __init__(self, device: torch.device, measured: bool = False, **options: Any) -> None:
+        self.model, self.measured = network(device), measured
+        self.optimizer = flash.FlashAdamW(
+            self.model.parameters(), lr=1e-3, capturable=options.pop("capturable", True)
+        )
+        self.handle = flash.enable_gradient_release(self.model, self.optimizer, **options)
+        self.inputs = torch.empty(8, WIDTH, device=device, dtype=torch.bfloat16)
+
+    def prepare(self, step: int) -> None:
+        generator = torch.Generator().manual_seed(step)
+        self.inputs.copy_(torch.randn(8, WIDTH, generator=generator))
+
+    def backward(self) -> None:
+        (self.model(self.inputs) - self.inputs).float().pow(2).mean().backward()
+
+    def step(self) -> None:
+        if self.measured:
+            with self.handle.measure():
+                self.backward()
+        self.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def warm_up(self, steps: range) -> None:
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for step in steps:
+                self.prepare(step)
+                self.step()
+        torch.cuda.current_stream().wait_stream(side)
+
+
+@pytest.mark.parametrize("options", [{}, {"max_norm": 0.01, "measured": True}], ids=str)
+def test_a_captured_step_is_replayed(options: dict[str, Any], gpu: torch.device) -> None:
+    eager, captured = StaticLoop(gpu, **options), StaticLoop(gpu, **options)
+    eager.warm_up(range(6))
+    captured.warm_up(range(3))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured.step()
+    for step in range(3, 6):
+        captured.prepare(step)
+        graph.replay()
+    torch.cuda.synchronize()
+    assert_same(
+        contents(eager.model.parameters(), eager.optimizer),
+        contents(captured.model.parameters(), captured.optimizer),
+        [name for name, _ in eager.model.named_parameters()],
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"capturable": False}, "capturable=True"), ({"max_norm": 1.0}, "measure")],
+    ids=str,
+)
+def test_captures_that_would_replay_old_numbers_are_refused(
+    options: dict[str, Any], message: str, gpu: torch.device
+) -> None:
+    loop = StaticLoop(gpu, **options)
+    loop.warm_up(range(3))
+    with torch.cuda.graph(torch.cuda.CUDAGraph()), pytest.raises(RuntimeError, match=message):
+        loop.step()

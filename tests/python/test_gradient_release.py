@@ -7,6 +7,7 @@ import io
 import pickle
 import warnings
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import flashoptim_cpp as flash
@@ -95,6 +96,29 @@ def test_compiled_models() -> None:
 
     plain, released = both_ways(make_model, lambda m: flash.FlashAdamW(m.parameters()), steps=3)
     assert same_bits(plain, released)
+
+
+@pytest.mark.parametrize("options", [{}, {"max_norm": 0.1}, {"accumulate": 2}], ids=str)
+def test_compiled_backward_passes(options: dict[str, Any]) -> None:
+    """Compiled autograd calls the hooks between its graphs, and does not trace them."""
+    results = []
+    for compiled in (False, True):
+        torch.compiler.reset()
+        model = net()
+        optimizer = flash.FlashAdamW(model.parameters(), lr=1e-2)
+        flash.enable_gradient_release(model, optimizer, **options)
+        for step in range(4):
+            how = torch.compile(backend="eager")
+            with torch._dynamo.compiled_autograd._enable(how) if compiled else nullcontext():
+                loss_of(model, step).backward()
+            released = (step + 1) % options.get("accumulate", 1) == 0
+            assert all((param.grad is None) == released for param in model.parameters())
+            if released:
+                optimizer.step()
+                optimizer.zero_grad()
+        results.append(bits_of(list(model.parameters()), optimizer))
+    torch.compiler.reset()
+    assert same_bits(*results)
 
 
 def test_mostly_frozen_models_train_their_adapters_only() -> None:

@@ -8,8 +8,9 @@ from typing import Any
 import flashoptim_cpp as flash
 import pytest
 import torch
-from common import RULES, master, parameter, same_bits, set_gradients, train
+from common import RULES, bits_of, master, parameter, same_bits, set_gradients, train
 from torch import nn
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 
 SIXTEEN = (torch.bfloat16, torch.float16)
 
@@ -225,3 +226,44 @@ def test_fp32_state_dicts_that_do_not_fit_are_refused_and_write_nothing() -> Non
         with pytest.raises(error, match=message):
             optimizer.set_fp32_model_state_dict(model, {**zeros, name: value})
     assert same_bits(dict(before), dict(model.state_dict()))
+
+
+@pytest.mark.parametrize("bits", [None, 24, 32])
+def test_fp32_weights_set_before_the_first_step_keep_all_bits(bits: Any) -> None:
+    """As if the state had been there, which the first step makes."""
+    networks = []
+    for early in (False, True):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(64, 32), nn.Linear(32, 8).half(), nn.Linear(8, 8))
+        model[0].bfloat16()
+        model[2].requires_grad_(False).bfloat16()
+        wide = {name: torch.randn(p.shape) for name, p in model.named_parameters()}
+        optimizer = flash.FlashAdamW(
+            model.parameters(), master_weight_bits=bits, stochastic_rounding=not bits
+        )
+        if early:
+            get_optimizer_state_dict(model, optimizer)  # makes the state
+        optimizer.set_fp32_model_state_dict(model, wide)
+        found = optimizer.get_fp32_model_state_dict(model)
+        assert same_bits(found["2.weight"], wide["2.weight"].bfloat16().float())
+        assert same_bits(found["0.weight"], wide["0.weight"]) == (bits == 32)
+        assert bool(optimizer.state) == (early or bits is not None)
+        assert not optimizer.state.get(model[2].weight)
+        networks.append((model, optimizer, found))
+    (model, optimizer, found), (twin, reference, wanted) = networks
+    assert same_bits(found, wanted)
+    trained = [list(m.parameters())[:4] for m in (model, twin)]
+    for step in range(3):
+        set_gradients(trained[0][: 4 - step % 2], step)
+        set_gradients(trained[1][: 4 - step % 2], step)
+        optimizer.step()
+        reference.step()
+    assert same_bits(bits_of(trained[0], optimizer), bits_of(trained[1], reference))
+
+
+def test_fp32_weights_that_are_refused_before_the_first_step_make_no_state() -> None:
+    model = nn.Linear(64, 8).bfloat16()
+    optimizer = flash.FlashAdamW(model.parameters())
+    with pytest.raises(ValueError, match=r"'weight' is torch.float64"):
+        optimizer.set_fp32_model_state_dict(model, {"weight": torch.zeros(8, 64).double()})
+    assert not optimizer.state

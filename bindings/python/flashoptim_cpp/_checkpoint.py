@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Final
 
+import torch
 from torch import Tensor
 
 from . import _C
@@ -63,6 +64,8 @@ def check_form(
     wanted = CORRECTION_DTYPES.get(CORRECTION_BITS.get(master_weight_bits, 0))
     correction = saved.get(CORRECTION)
     found = correction.dtype if isinstance(correction, Tensor) else None
+    if found == torch.uint8:  # its bytes
+        found = torch.int16
     if found != wanted and found in CORRECTION_DTYPES.values():
         raise ValueError(
             f"'{CORRECTION}' in its saved state is {found}, and its group says "

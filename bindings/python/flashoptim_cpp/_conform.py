@@ -11,7 +11,7 @@ from . import _C
 from ._geometry import Geometry, geometry_of
 from ._moments import decode_moment, encode_moment
 from ._options import HOST
-from ._sharding import is_dtensor, like, local_of
+from ._sharding import is_dtensor, local_of
 from ._state import (
     CODE_DTYPES,
     CORRECTION,
@@ -36,9 +36,7 @@ _FINER_BITS: Final = {torch.bfloat16: 8, torch.float16: 5}
 def conform(state: State, weight: Tensor, layout: Layout, codec: _C.Codec) -> State:
     """The state kept as a layout says, and cut as the layout's parameter if that is a DTensor.
 
-    Moments that it lacks start fresh; what is kept in another form, memory order or place is
-    converted; moments that the layout does not use stay as they are. What does not belong to the
-    weight at all is left for `check_state` to find.
+    What does not belong to the weight at all is left for `check_state` to find.
 
     Args:
         state: a parameter's state; not changed. Of DTensors this process's elements are converted.
@@ -53,34 +51,58 @@ def conform(state: State, weight: Tensor, layout: Layout, codec: _C.Codec) -> St
         ValueError: a tensor to be converted is not what it should be.
     """
     placed, state = state, {name: _local(value) for name, value in state.items()}
+    result = convert(state, weight, layout, codec)
+    for name, value in result.items():
+        moved = moved_to_its_place(name, value, weight, layout)
+        if moved is state.get(name) and _is_placed(placed[name], layout):
+            result[name] = placed[name]
+        elif isinstance(moved, Tensor) and belongs(name, moved, weight, layout):
+            result[name] = layout.place(name, moved)
+        else:
+            result[name] = placed[name]
+    unchanged = result.keys() == placed.keys() and all(result[k] is placed[k] for k in result)
+    return placed if unchanged else result
+
+
+def convert(state: State, weight: Tensor, layout: Layout, codec: _C.Codec) -> State:
+    """A state of plain tensors in the form and memory order that a layout says, on any device.
+
+    Moments that it lacks start fresh, moments that the layout does not use stay as they are. See
+    `conform`.
+    """
     result = dict(state)
-    for name in HOST_DTYPES:
-        if isinstance(state.get(name), Tensor):
-            result[name] = state[name].to(layout.step_device if name == STEP else HOST)
     for name in layout.moments:
         if name not in state:
             result.update(_fresh_moment(name, {}, weight, layout))
         elif _is_of(weight, state[name]):
-            result.pop(scale_of(name), None)
             if weight.numel() == 0:
-                result.update(_fresh_moment(name, state, weight, layout))
+                moment = _fresh_moment(name, state, weight, layout)
             else:
-                result.update(_moment(name, state, weight, layout.codec, codec))
+                moment = _moment(name, state, weight, layout.codec, codec)
+            result.update(moment)
+            if scale_of(name) not in moment:
+                result.pop(scale_of(name), None)
     if layout.correction_bits == 0:
         result.pop(CORRECTION, None)
     elif CORRECTION not in state:
         result[CORRECTION] = allocate(stored_correction(layout.correction_bits), weight)
     elif _is_of(weight, state[CORRECTION]):
         result[CORRECTION] = _correction(state[CORRECTION], weight, layout.correction_bits)
-    for name, value in result.items():
-        if value is state.get(name) and _is_placed(placed[name], layout):
-            result[name] = placed[name]
-        elif isinstance(value, Tensor) and _belongs(name, value, weight, layout):
-            result[name] = layout.place(name, value)
-        else:
-            result[name] = placed[name]
-    unchanged = result.keys() == placed.keys() and all(result[k] is placed[k] for k in result)
-    return placed if unchanged else result
+    return result
+
+
+def moved_to_its_place(name: str, value: Any, weight: Tensor, layout: Layout) -> Any:
+    """An entry of a state on the device where it is kept; itself if it is there already."""
+    if not isinstance(value, Tensor) or not belongs(name, value, weight, layout):
+        return value
+    return value.to(device_of(name, weight, layout))
+
+
+def device_of(name: str, weight: Tensor, layout: Layout) -> torch.device:
+    """Where an entry of a state is kept."""
+    if name not in HOST_DTYPES:
+        return weight.device
+    return layout.step_device if name == STEP else HOST
 
 
 def check_scale(name: str, geometry: Geometry, scale: Any) -> None:
@@ -98,33 +120,11 @@ def check_scale(name: str, geometry: Geometry, scale: Any) -> None:
     )
 
 
-def decompress_groups(optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> None:
-    """A state dict post-hook: fp32 moments in groups with ``compress_state_dict=False``."""
-    codecs: dict[Tensor, _C.Codec] = optimizer._codecs  # type: ignore[attr-defined]
-    for group, saved_group in zip(optimizer.param_groups, state_dict["param_groups"], strict=True):
-        if group["compress_state_dict"]:
-            continue
-        for param, index in zip(group["params"], saved_group["params"], strict=True):
-            if state := optimizer.state.get(param):
-                state_dict["state"][index] = decompress(state, codecs[param])
-
-
-def decompress(state: State, codec: _C.Codec) -> State:
-    """A parameter's state with fp32 moments; they encode to the same codes again."""
-    plain = dict(state)
-    for name in MOMENTS:
-        if scale_of(name) in state:
-            codes, scale = plain[name], local_of(plain.pop(scale_of(name)))
-            values = decode_moment(MOMENTS[name].kind, codec, local_of(codes), scale)
-            plain[name] = like(codes, values.to(codes.device))
-    return plain
-
-
 def _local(value: Any) -> Any:
     return local_of(value) if isinstance(value, Tensor) else value
 
 
-def _belongs(name: str, value: Tensor, weight: Tensor, layout: Layout) -> bool:
+def belongs(name: str, value: Tensor, weight: Tensor, layout: Layout) -> bool:
     """Whether a tensor of a state has the shape that one of this name has."""
     if name in HOST_DTYPES:
         return True
@@ -142,9 +142,9 @@ def _is_of(weight: Tensor, value: Any) -> bool:
 
 
 def _in_order_of(weight: Tensor, tensor: Tensor) -> Tensor:
-    """A tensor on the weight's device and in its memory order; itself if it is so already."""
+    """A tensor in the weight's memory order; itself if it is so already."""
     if same_memory_order(tensor, weight):
-        return tensor.to(weight.device)
+        return tensor
     return torch.empty_like(weight, dtype=tensor.dtype).copy_(tensor)
 
 
@@ -181,10 +181,7 @@ def _moment(name: str, state: State, weight: Tensor, wanted: _C.Codec, codec: _C
             check_scale(name, geometry_of(codes), scale)
         values = _in_order_of(weight, decode_moment(kind, stored_as, codes, scale))
         codes, scale = encode_moment(kind, wanted, values)
-    moved = {name: codes.to(weight.device)}
-    if scale is not None:
-        moved[scale_of(name)] = scale.to(weight.device)
-    return moved
+    return {name: codes} if scale is None else {name: codes, scale_of(name): scale}
 
 
 def _correction(correction: Tensor, weight: Tensor, bits: int) -> Tensor:

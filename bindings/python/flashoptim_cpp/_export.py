@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from . import _C
-from ._conform import decompress
 from ._options import Group, RuleKind
+from ._portable import decompress
 from ._state import MOMENTS, STEP, State, naming
 
 # What lion_pytorch.Lion keeps in a group.

@@ -15,7 +15,8 @@ from . import _C
 from ._checkpoint import FORMAT
 from ._optimizer import FlashOptimizer
 from ._options import CORRECTION_BITS, Group, RuleKind, asked_codec, hyperparameters
-from ._state import CORRECTION, MOMENTS, STEP, STREAM_KEY, State, scale_of, weight_of
+from ._sharding import is_dtensor
+from ._state import CORRECTION, MOMENTS, STEP, STREAM_KEY, State, naming, scale_of, weight_of
 
 OPTIONS: Final = "flashoptim_options"
 DTYPES: Final = {
@@ -59,20 +60,19 @@ def save_checkpoint(
             written; the message names it.
     """
     names = {param: name for name, param in model.named_parameters()}
-    tensors = {name: weight_of(param) for param, name in names.items()}
-    tensors.update({name: buffer.detach() for name, buffer in model.named_buffers()})
-    saved = optimizer.state_dict()
+    tensors = _tensors_of(model)
+    optimizer._conform()
     groups = []
     orders: dict[str, list[int]] = {}
-    for group, saved_group in zip(optimizer.param_groups, saved["param_groups"], strict=True):
+    for group in optimizer.param_groups:
         with_state = []
-        for param, number in zip(group["params"], saved_group["params"], strict=True):
+        for param in group["params"]:
             if param not in names:
                 raise ValueError(
                     f"the optimizer has a parameter of the shape {list(param.shape)} that is not "
                     "in the model; save the model that the optimizer was made for"
                 )
-            if state := saved["state"].get(number):
+            if state := optimizer.state.get(param):
                 name = names[param]
                 with_state.append(name)
                 tensors.update({f"{name}.{key}": value for key, value in state.items()})
@@ -99,14 +99,11 @@ def load_checkpoint(path: Path, model: nn.Module, optimizer: FlashOptimizer) -> 
     Raises:
         ValueError: the file is damaged or does not fit; the message names the tensor.
     """
+    weights = _tensors_of(model)
     metadata, tensors = read_tensors(path)
     if OPTIONS not in metadata:
         raise ValueError(f"{os.fspath(path)} holds no optimizer state; load it with safetensors")
     description = json.loads(metadata[OPTIONS])
-    weights = {
-        **{name: weight_of(param) for name, param in model.named_parameters()},
-        **{name: buffer.detach() for name, buffer in model.named_buffers()},
-    }
     for name, weight in weights.items():
         found = tensors.get(name)
         if found is None or found.shape != weight.shape or found.dtype != weight.dtype:
@@ -134,6 +131,22 @@ def read_tensors(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
             torch.frombuffer(data, dtype=DTYPES[dtype]).reshape(shape) if data else empty
         )
     return metadata, tensors
+
+
+def _tensors_of(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters, as `weight_of` has them, and buffers, by name."""
+    found = {}
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        with naming(f"'{name}'"):
+            if is_dtensor(tensor):
+                raise ValueError(
+                    "it is a DTensor, of which this process holds a part; use "
+                    "torch.distributed.checkpoint, or gather model and optimizer with "
+                    "full_state_dict=True into an unsharded model (docs/checkpoints.md)"
+                )
+            is_parameter = isinstance(tensor, nn.Parameter)
+            found[name] = weight_of(tensor) if is_parameter else tensor.detach()
+    return found
 
 
 def _memory_order(weight: Tensor) -> list[int]:

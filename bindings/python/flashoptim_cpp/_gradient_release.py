@@ -202,6 +202,10 @@ def _check_options(
     grad_scaler: torch.amp.GradScaler | None,
     pre_step: PreStep | None,
 ) -> None:
+    if pre_step is not None and not callable(pre_step):
+        raise TypeError(f"pre_step must be a function or None, not {pre_step!r}")
+    if isinstance(max_norm, str):
+        raise TypeError(f"max_norm must be a number or None, not {max_norm!r}")
     if max_norm is not None and not (max_norm > 0 and not math.isnan(max_norm)):
         raise ValueError(f"max_norm must be above 0, not {max_norm}; None does not clip")
     if not isinstance(accumulate, int) or accumulate < 1:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 import torch
 from torch import Tensor, nn
 
 from . import _C
-from ._sharding import like, local_of, part_like
+from ._options import Group, correction_bits
+from ._sharding import from_bytes, like, local_of, part_like
 from ._state import CORRECTION, CORRECTION_DTYPES, DTYPES, State
 
 _BITS: Final = {dtype: bits for bits, dtype in CORRECTION_DTYPES.items()}
@@ -23,7 +24,8 @@ def reconstruct_fp32_param(param: Tensor, error_bits: Tensor | None) -> Tensor:
     Args:
         param: bf16 or fp16, of any shape and device.
         error_bits: ``optimizer.state[param]["weight_correction"]``: int8 or int16, of the same
-            shape; None for a parameter that has none.
+            shape, or an int16's bytes, as ``state_dict`` has them; None for a parameter that has
+            none.
 
     Returns:
         fp32, of the parameter's shape and device; a DTensor with its placements if it is one.
@@ -34,6 +36,8 @@ def reconstruct_fp32_param(param: Tensor, error_bits: Tensor | None) -> Tensor:
     weight = _narrow(param)
     if error_bits is None:
         return weight.float()
+    if error_bits.dtype == torch.uint8 and error_bits.shape == (*weight.shape, 2):
+        error_bits = like(weight, from_bytes(part_like(weight, error_bits)))
     if error_bits.dtype not in _BITS:
         raise ValueError(f"error_bits must be int8 or int16, not {error_bits.dtype}")
     if error_bits.shape != weight.shape:
@@ -101,7 +105,10 @@ def fp32_state_dict(model: nn.Module, states: Mapping[Tensor, State]) -> dict[st
 
 
 def load_fp32_state_dict(
-    model: nn.Module, saved: Mapping[str, Tensor], states: Mapping[Tensor, State]
+    model: nn.Module,
+    saved: Mapping[str, Tensor],
+    states: Mapping[Tensor, State],
+    make_corrections: Callable[[], None],
 ) -> None:
     """Sets weights and corrections from fp32 weights; the inverse of `fp32_state_dict`.
 
@@ -110,15 +117,21 @@ def load_fp32_state_dict(
         saved: fp32 tensors by name: whole ones, or DTensors. Ranks communicate where one is cut in
             another way than its target.
         states: optimizer states by parameter; their corrections are overwritten.
+        make_corrections: puts corrections that are missing into `states`.
 
     Raises:
         ValueError: an unknown name, another shape, or a floating-point tensor that is not fp32;
             nothing was written.
     """
     targets = _unwrapped(model).state_dict(keep_vars=True)
+    if not isinstance(saved, Mapping):
+        raise TypeError(f"a state dict is a dictionary, not {type(saved).__name__}")
     for name, value in saved.items():
         if name not in targets:
             raise ValueError(f"the model has no '{name}'; pass the state dict of this model")
+        if not isinstance(value, Tensor) or value.is_meta or value.layout is not torch.strided:
+            what = type(value).__name__ if not isinstance(value, Tensor) else "without dense memory"
+            raise ValueError(f"'{name}' is {what}; pass a dense fp32 tensor")
         if value.shape != targets[name].shape:
             raise ValueError(
                 f"'{name}' is {list(value.shape)}, and the model's is {list(targets[name].shape)}; "
@@ -126,7 +139,8 @@ def load_fp32_state_dict(
             )
         if targets[name].is_floating_point() and value.dtype != torch.float32:
             raise ValueError(f"'{name}' is {value.dtype}, not float32; convert it with .float()")
-    with torch.no_grad():
+    with torch.inference_mode(False), torch.no_grad():
+        make_corrections()
         for name, value in saved.items():
             target, value = local_of(targets[name]), part_like(targets[name], value)
             correction = states.get(targets[name], {}).get(CORRECTION)
@@ -136,6 +150,20 @@ def load_fp32_state_dict(
                 weight, extra = split(value, target.dtype, _BITS[correction.dtype])
                 target.copy_(weight)
                 local_of(correction).copy_(extra)
+
+
+def lacks_corrections(
+    parameters: Iterable[tuple[Tensor, int, str]],
+    groups: Sequence[Group],
+    states: Mapping[Tensor, State],
+) -> bool:
+    """Whether a parameter that can be trained has yet to get the correction that it will keep."""
+    return any(
+        param.requires_grad
+        and not states.get(param)
+        and correction_bits(groups[group], param.dtype) != 0
+        for param, group, _ in parameters
+    )
 
 
 def _unwrapped(model: nn.Module) -> nn.Module:

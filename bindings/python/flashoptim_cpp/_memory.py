@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Final
 
@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from . import _C
+from ._options import Group, RuleKind
 from ._sharding import local_of
-from ._state import CORRECTION, MOMENTS, Layout, State, scale_of
+from ._state import CORRECTION, MOMENTS, Layout, State, layout_of, naming, scale_of
 
 _CODEC_NAMES: Final = {codec: codec.name.lower() for codec in _C.Codec}
 # Bytes per parameter of plain training: weight, gradient and two moments in fp32 (or 16-bit copies
@@ -126,7 +127,32 @@ class MemoryReport:
         return kept
 
 
-def measure(name: str, param: Tensor, layout: Layout | None, state: State) -> ParameterMemory:
+def report(
+    parameters: Iterable[tuple[Tensor, int, str]],
+    groups: Sequence[Group],
+    states: Mapping[Tensor, State],
+    kind: RuleKind,
+) -> MemoryReport:
+    """The memory of all parameters of an optimizer.
+
+    Args:
+        parameters: each with the index of its group and its name.
+        groups: the optimizer's parameter groups.
+        states: its state.
+        kind: its rule.
+    """
+    rows = []
+    for param, group, name in parameters:
+        state = states.get(param, {})
+        layout = None
+        if param.requires_grad or state:
+            with naming(name):
+                layout = layout_of(param, groups[group], kind)
+        rows.append(_measure(name, param, layout, state))
+    return MemoryReport(tuple(rows))
+
+
+def _measure(name: str, param: Tensor, layout: Layout | None, state: State) -> ParameterMemory:
     """The memory of one parameter in this process, from its tensors.
 
     Args:

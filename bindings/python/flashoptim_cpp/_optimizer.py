@@ -12,17 +12,19 @@ from torch import Tensor, nn
 from torch._compile import _disable_dynamo
 
 from . import _C
+from ._adopt import adopt
 from ._checkpoint import FORMAT, called_to_make_state
-from ._conform import conform, decompress_groups
+from ._conform import conform
 from ._export import torch_state_dict
-from ._master import fp32_state_dict, load_fp32_state_dict
-from ._memory import MemoryReport, measure
+from ._master import fp32_state_dict, lacks_corrections, load_fp32_state_dict
+from ._memory import MemoryReport, report
 from ._numerics import check_steps
-from ._options import RuleKind, hyperparameters
+from ._options import RuleKind, hyperparameters, warn_of_typos
 from ._parameter_plan import ParameterPlan, step_alone
 from ._plan import Entry, StepPlan, counts_on_host, usable_gradient
+from ._portable import make_portable
 from ._release import Release
-from ._sharding import is_dtensor
+from ._sharding import needs_state
 from ._state import (
     CORRECTION,
     Layout,
@@ -119,6 +121,7 @@ class FlashOptimizer(torch.optim.Optimizer):
             TypeError, ValueError, NotImplementedError: an option is not valid, or a parameter that
                 requires a gradient cannot be stepped; nothing is added.
         """
+        warn_of_typos(param_group, self.defaults)
         super().add_param_group(param_group)
         index = len(self.param_groups) - 1
         try:
@@ -213,7 +216,7 @@ class FlashOptimizer(torch.optim.Optimizer):
     def _anything_left(self) -> bool:
         """Whether a parameter has a gradient, or needs state although it had none."""
         return any(
-            param.grad is not None or (self._needs_state(param) and not self.state.get(param))
+            param.grad is not None or (needs_state(param) and not self.state.get(param))
             for group in self.param_groups
             for param in group["params"]
         )
@@ -252,7 +255,8 @@ class FlashOptimizer(torch.optim.Optimizer):
     ) -> None:
         """Sets the model's weights and their corrections from fp32 weights.
 
-        Parameters without state yet have no correction; they get the nearest 16-bit weight.
+        Before the first step it makes the state that the first step would, which keeps all bits.
+        Frozen parameters have no correction; they get the nearest 16-bit weight.
 
         Args:
             model: the model that is optimized.
@@ -261,7 +265,7 @@ class FlashOptimizer(torch.optim.Optimizer):
         Raises:
             ValueError: an unknown name, another shape or dtype; nothing was written.
         """
-        load_fp32_state_dict(model, fp32_state_dict, self.state)
+        load_fp32_state_dict(model, fp32_state_dict, self.state, self._make_corrections)
 
     def resync_master_weights(self) -> None:
         """Makes the master weights equal to the parameters, after these were changed elsewhere.
@@ -276,39 +280,33 @@ class FlashOptimizer(torch.optim.Optimizer):
 
     def memory_report(self) -> MemoryReport:
         """Memory of the parameters, their gradients and their state as it is now."""
-        rows = []
-        for param, group, name in self._parameters():
-            state = self.state.get(param, {})
-            layout = None
-            if param.requires_grad or state:
-                with naming(name):
-                    layout = layout_of(param, self.param_groups[group], self._kind)
-            rows.append(measure(name, param, layout, state))
-        return MemoryReport(tuple(rows))
+        return report(self._parameters(), self.param_groups, self.state, self._kind)
 
-    def _make_plan(self) -> StepPlan:
-        """Makes the state that is missing, then prepares a step of all parameters with state."""
+    def _make_corrections(self) -> None:
+        if lacks_corrections(self._parameters(), self.param_groups, self.state):
+            self._plan = self._make_plan(everything=True)
+
+    @torch.inference_mode(False)  # what is made here outlives that mode
+    @torch.no_grad()
+    def _make_plan(self, everything: bool = False) -> StepPlan:
+        """Makes the state that is missing, then prepares a step of all parameters with state.
+
+        With `everything` also the state of parameters that have had no gradient yet.
+        """
         self._conform()
         self._stream_keys.assign(self.param_groups, self.state)
         entries: list[Entry] = []
         fresh: dict[Tensor, State] = {}
         for param, group, name in self._parameters():
             state = self.state.get(param)
-            if not state and param.grad is None and not self._needs_state(param):
+            wanted = param.grad is not None or needs_state(param)
+            if not (state or wanted or (everything and param.requires_grad)):
                 continue
             entries.append(self._entry(param, group, name, fresh))
         plan = StepPlan(self._kind, self.param_groups, entries, {**self.state, **fresh})
         self.state.update(fresh)
         self._codecs = {entry.param: entry.layout.codec for entry in entries}
         return plan
-
-    @staticmethod
-    def _needs_state(param: Tensor) -> bool:
-        """Whether a parameter has state even without a gradient.
-
-        All processes that share one must have the same state, or a checkpoint of it has gaps.
-        """
-        return param.requires_grad and is_dtensor(param)
 
     def _entry(self, param: Tensor, group: int, name: str, fresh: dict[Tensor, State]) -> Entry:
         """A parameter as a plan needs it; puts its state into `fresh` if it has none."""
@@ -325,6 +323,8 @@ class FlashOptimizer(torch.optim.Optimizer):
         self._warn_of_lost_updates(name, param, layout, self.param_groups[group])
         return Entry(param, weight, name, group, layout)
 
+    @torch.inference_mode(False)
+    @torch.no_grad()
     def _make_parameter_plan(
         self, param: Tensor, group: int, name: str, skip_nonfinite: bool
     ) -> ParameterPlan:
@@ -370,18 +370,17 @@ class FlashOptimizer(torch.optim.Optimizer):
 
         Every group says the format's version under ``flashoptim_format``: groups are what
         ``torch.save``, hooks and distributed checkpoints carry along unchanged. Tensors are those
-        of the optimizer, not copies, as in torch. Groups with ``compress_state_dict=False`` have
-        their moments decoded to fp32; hooks see what is returned.
+        of the optimizer, not copies, as in torch; corrections of 16 bits are seen as bytes, which
+        every collective can send. Groups with ``compress_state_dict=False`` have their moments
+        decoded to fp32. Hooks see what is returned.
         """
         self._conform()
-        if all(group["compress_state_dict"] for group in self.param_groups):
-            return super().state_dict()
-        # As the first of the hooks, so that those of others see the decoded moments.
-        decompressing = self.register_state_dict_post_hook(decompress_groups, prepend=True)
+        # As the first of the hooks, so that those of others see what it makes.
+        hook = self.register_state_dict_post_hook(make_portable, prepend=True)
         try:
             return super().state_dict()
         finally:
-            decompressing.remove()
+            hook.remove()
 
     def torch_state_dict(self) -> dict[str, Any]:
         """The optimizer's state for the torch optimizer of the same name, to go on there.
@@ -413,6 +412,7 @@ class FlashOptimizer(torch.optim.Optimizer):
         State goes to the device and into the memory order of its parameter, whatever those were
         when it was saved. Nothing is shared with `state_dict` afterwards, but for tensors in it
         that are this optimizer's own (distributed checkpoints are read into them): these stay.
+        Other state is written into the tensors that are there, unless somebody else holds them.
 
         State of DTensor parameters may be DTensors, or the whole tensors on every rank. Ranks
         communicate where a DTensor is cut in another way than its parameter.
@@ -424,12 +424,16 @@ class FlashOptimizer(torch.optim.Optimizer):
             ValueError, TypeError: it does not fit. The message names the parameter; nothing was
                 changed.
         """
-        state_dict = state_dict.copy()
+        if not isinstance(state_dict, Mapping):
+            raise TypeError(f"a state dict is a dictionary, not {type(state_dict).__name__}")
+        state_dict = dict(state_dict)
         for pre_hook in self._optimizer_load_state_dict_pre_hooks.values():
             result = pre_hook(self, state_dict)
             if result is not None:
                 state_dict = result
-        groups, states = read_state_dict(state_dict, self.param_groups, self._kind, self.state)
+        groups, loaded = read_state_dict(state_dict, self.param_groups, self._kind)
+        with torch.inference_mode(False), torch.no_grad():
+            states = adopt(loaded, self.state)
         self.param_groups = groups
         self.state = defaultdict(dict, states)
         self._plan = None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cached_property
 from operator import itemgetter
 from typing import Any, Final, Literal
@@ -44,6 +46,14 @@ WORKING_OPTIONS: Final = (
 
 _NUMBERS: Final = ("lr", "initial_lr", "eps", "momentum", "dampening", "weight_decay")
 _SWITCHES: Final = ("nesterov", "maximize", "stochastic_rounding")
+_OTHER_SWITCHES: Final = (
+    "quantize",
+    "amsgrad",
+    "decouple_lr",
+    "compress_state_dict",
+    "check_numerics",
+    "capturable",
+)
 _READ_BY_ALL: Final = (
     "maximize",
     "stochastic_rounding",
@@ -114,6 +124,22 @@ def hyperparameters(group: Group, kind: RuleKind) -> _C.Hyperparameters:
     return values
 
 
+def warn_of_typos(group: Group, known: Mapping[str, Any]) -> None:
+    """Warns of a group's entries that look like options but are none.
+
+    Others are not wrong: groups carry what schedulers and frameworks put into them.
+    """
+    names = [*known, "params"]
+    for name in group:
+        similar = get_close_matches(str(name), names, n=1, cutoff=0.85)
+        if similar and name not in names:
+            warnings.warn(
+                f"a parameter group has '{name}', which this optimizer does not read; did you mean "
+                f"'{similar[0]}'?",
+                stacklevel=5,
+            )
+
+
 def step_device(group: Group, weight_device: torch.device) -> torch.device:
     """Where a parameter's step count is kept: with ``capturable`` on the parameter's GPU."""
     return weight_device if group["capturable"] and weight_device.type == "cuda" else HOST
@@ -143,7 +169,7 @@ def asked_codec(group: Group) -> _C.Codec:
 
 def correction_bits(group: Group, weight_dtype: torch.dtype) -> int:
     """Bits of the weight correction: none beside fp32 weights (docs/format.md, section 4)."""
-    if weight_dtype == torch.float32:
+    if weight_dtype not in (torch.bfloat16, torch.float16):
         return 0
     return CORRECTION_BITS[group["master_weight_bits"]]
 
@@ -157,6 +183,10 @@ def _check_choices(group: Group) -> None:
         if group[name] not in known:
             choices = ", ".join(repr(choice) for choice in known)
             raise ValueError(f"{name} must be one of {choices}, not {group[name]!r}")
+    for name in (*_SWITCHES, *_OTHER_SWITCHES):
+        # Not any that counts as true: "no" does.
+        if group.get(name) not in (True, False, None):
+            raise ValueError(f"{name} must be True or False, not {group[name]!r}")
     for name, reason in _UNSUPPORTED.items():
         if group.get(name):
             raise NotImplementedError(f"{name}=True is not supported: {reason}; pass {name}=False")
@@ -170,9 +200,11 @@ def _weight_decay_kind(group: Group, decoupled: bool) -> _C.WeightDecay:
 
 def _number(name: str, value: Any) -> float:
     try:
-        return float(value)
+        if not isinstance(value, str | bytes):
+            return float(value)
     except (TypeError, ValueError, RuntimeError):
-        raise TypeError(f"{name} must be a number or a one-element tensor, not {value!r}") from None
+        pass
+    raise TypeError(f"{name} must be a number or a one-element tensor, not {value!r}")
 
 
 def _betas(value: Any) -> tuple[float, float]:

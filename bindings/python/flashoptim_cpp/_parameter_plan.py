@@ -102,6 +102,8 @@ def step_alone(
     Raises:
         ValueError: the parameter is not in the group, or in none. Otherwise as a step.
     """
+    if not isinstance(param, Tensor):
+        raise TypeError(f"step_param steps one parameter, not {type(param).__name__}")
     number, position = _place_of(param, group, optimizer.param_groups)
     if param.grad is None:
         return

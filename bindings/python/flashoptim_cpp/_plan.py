@@ -122,7 +122,9 @@ def _binding(entry: Entry, state: State) -> _C.TensorBinding:
             setattr(binding, scale_of(attribute), scale.data_ptr())
     binding.rows = layout.geometry.rows
     binding.row_length = layout.geometry.row_length
-    binding.first_group = layout.first_group
+    if layout.sharding is not None:
+        binding.first_group = layout.sharding.first_group
+        binding.group_stride = layout.sharding.group_stride
     binding.step = state[STEP].data_ptr()
     binding.step_on_device = layout.step_device.type == "cuda"
     binding.stream_key = int(state[STREAM_KEY])

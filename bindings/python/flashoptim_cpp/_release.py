@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import Tensor, nn
+from torch._compile import _disable_dynamo
 
 from . import _C, _clip_guard
 from ._numerics import check_entry
@@ -317,7 +318,7 @@ def _hook(release: weakref.ref[Release], place: int) -> Callable[[Tensor], None]
         if owner is not None:
             owner.ready(owner.slots[place])
 
-    return complete
+    return _uncompiled(complete)
 
 
 def _hook_before_reduction(release: weakref.ref[Release], place: int) -> Callable[[Tensor], None]:
@@ -326,7 +327,12 @@ def _hook_before_reduction(release: weakref.ref[Release], place: int) -> Callabl
         if owner is not None:
             owner.before_reduction(owner.slots[place])
 
-    return complete
+    return _uncompiled(complete)
+
+
+def _uncompiled(hook: Callable[[Tensor], None]) -> Callable[[Tensor], None]:
+    """The hook, which compiled backward passes call as it is, like `step`."""
+    return _disable_dynamo(hook)
 
 
 def _at_end_of_backward(callback: Callable[[], None]) -> None:

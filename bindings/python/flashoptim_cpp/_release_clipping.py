@@ -85,6 +85,8 @@ class NormClipper:
 
     def _coefficient(self, device: torch.device) -> Tensor | None:
         if device not in self._coefficients:
+            if self._measured is None and device.type == "cuda":
+                _check_capture()
             norm = self._previous if self._measured is None else self._measured
             coefficient = None
             if norm is not None:
@@ -93,6 +95,15 @@ class NormClipper:
                     coefficient = None
             self._coefficients[device] = coefficient
         return self._coefficients[device]
+
+
+def _check_capture() -> None:
+    if torch.cuda.is_current_stream_capturing():
+        raise RuntimeError(
+            "a CUDA graph is being captured, and every replay would clip by the norm of the step "
+            "before the capture; capture handle.measure() and a second backward pass, or leave "
+            "max_norm out"
+        )
 
 
 def total_of(norms: Iterable[Tensor]) -> Tensor:

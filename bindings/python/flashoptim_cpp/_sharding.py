@@ -25,6 +25,14 @@ def is_dtensor(value: object) -> TypeGuard[DTensor]:
     return module is not None and isinstance(value, module.DTensor)
 
 
+def needs_state(param: Tensor) -> bool:
+    """Whether a parameter has state even without a gradient.
+
+    All processes that share one must have the same state, or a checkpoint of it has gaps.
+    """
+    return param.requires_grad and is_dtensor(param)
+
+
 def local_of(tensor: Tensor) -> Tensor:
     """The elements of a tensor that this process holds: all of them unless it is a DTensor."""
     if not is_dtensor(tensor):
@@ -81,6 +89,24 @@ def like(template: Tensor, local: Tensor) -> Tensor:
     return _dtensor(local, *where, template.shape, template.stride())
 
 
+def as_bytes(tensor: Tensor) -> Tensor:
+    """The bytes of 16-bit integers, low one first, in a last dimension of 2; the same memory."""
+    local = local_of(tensor).unsqueeze(-1).view(torch.uint8)
+    if not is_dtensor(tensor):
+        return local
+    shape = torch.Size((*tensor.shape, 2))
+    stride = (*(2 * step for step in tensor.stride()), 1)
+    return _dtensor(local, tensor.device_mesh, tensor.placements, shape, stride)
+
+
+def from_bytes(pairs: Tensor) -> Tensor:
+    """The inverse of `as_bytes`, of a tensor that is no DTensor; a view of it where it can be."""
+    odd = (*pairs.stride()[:-1], pairs.storage_offset())
+    if pairs.stride(-1) != 1 or any(step % 2 for step in odd):
+        pairs = pairs.clone(memory_format=torch.contiguous_format)
+    return pairs.view(torch.int16).squeeze(-1)
+
+
 @dataclass(frozen=True)
 class Sharding:
     """How a DTensor parameter is cut, and which part of it this process holds."""
@@ -91,7 +117,8 @@ class Sharding:
     stride: tuple[int, ...]
     geometry: Geometry  # of the whole
     part: Geometry
-    first_group: int
+    first_group: int  # its index in the whole
+    group_stride: int  # groups per row of the whole where `part` has parts of several; else 0
     keeps_groups: bool  # no group is cut
 
     @property
@@ -149,7 +176,7 @@ def sharding_of(param: Tensor, local: Tensor) -> Sharding | None:
         )
     if not any(map(_cuts, placements)):
         whole = geometry_of(local)
-        return Sharding(mesh, placements, shape, stride, whole, whole, 0, keeps_groups=True)
+        return Sharding(mesh, placements, shape, stride, whole, whole, 0, 0, keeps_groups=True)
 
     starts, sizes = [], []
     for dim, size in enumerate(shape):
@@ -179,11 +206,10 @@ def sharding_of(param: Tensor, local: Tensor) -> Sharding | None:
     first_row = starts[0] if len(shape) > 1 else 0
     before = [start * math.prod(shape[dim + 1 :]) for dim, start in enumerate(starts)]
     offset = sum(before[1:]) if len(shape) > 1 else before[0]  # in the row
-    # Parts of one row take the places that follow each other, so that no two have one in common;
-    # where a part is one row, or a block of whole rows, these are its places in the whole.
-    first_group = first_row * whole.groups + part.rows * (offset // _C.GROUP_SIZE)
+    first_group = first_row * whole.groups + offset // _C.GROUP_SIZE
+    group_stride = whole.groups if part.groups < whole.groups and part.rows > 1 else 0
     keeps = _keeps_groups(shape, mesh, placements)
-    return Sharding(mesh, placements, shape, stride, whole, part, first_group, keeps)
+    return Sharding(mesh, placements, shape, stride, whole, part, first_group, group_stride, keeps)
 
 
 def _cuts(placement: Placement) -> bool:

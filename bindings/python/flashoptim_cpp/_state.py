@@ -81,11 +81,6 @@ class Layout:
     step_device: torch.device  # the host, or the weight's GPU with `capturable`
     sharding: Sharding | None  # of a DTensor
 
-    @property
-    def first_group(self) -> int:
-        """Index, in the whole tensor, of the first group that this process holds."""
-        return self.sharding.first_group if self.sharding else 0
-
     def place(self, name: str, local: Tensor) -> Tensor:
         """A state tensor from this process's elements: cut as the weight."""
         if self.sharding is None or name in HOST_DTYPES:
@@ -122,7 +117,8 @@ def weight_of(param: Tensor) -> Tensor:
         raise TypeError(
             f"its layout is {param.layout}; only dense (strided) tensors can be stepped"
         )
-    weight = param.detach()
+    with torch._C.DisableTorchFunctionSubclass():
+        weight = param.detach()  # a plain tensor of every other kind, so that all state is plain
     if weight.dtype == torch.complex64:
         weight = torch.view_as_real(weight)
     if weight.dtype not in DTYPES:

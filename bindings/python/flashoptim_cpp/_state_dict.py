@@ -10,12 +10,14 @@ import torch
 from torch import Tensor
 
 from . import _C
+from ._adopt import Loaded, memory_of
 from ._checkpoint import FORMAT, check_form
-from ._conform import check_scale, conform
+from ._conform import check_scale, convert
 from ._foreign import recognise
 from ._geometry import geometry_of
+from ._moments import decode_moment
 from ._options import CODECS, CORRECTION_BITS, WORKING_OPTIONS, Group, RuleKind, hyperparameters
-from ._sharding import part_of, whole_of
+from ._sharding import from_bytes, is_dtensor, local_of, part_of, whole_of
 from ._state import (
     CODE_DTYPES,
     CORRECTION,
@@ -46,25 +48,18 @@ def read_state_dict(
     state_dict: Mapping[str, Any],
     groups: Sequence[Group],
     kind: RuleKind,
-    own: Mapping[Tensor, State],
-) -> tuple[list[dict[str, Any]], dict[Tensor, State]]:
-    """Parameter groups and state after loading; changes nothing.
+) -> tuple[list[dict[str, Any]], dict[Tensor, Loaded]]:
+    """Parameter groups after loading, and what is to be their state; changes nothing.
 
     Args:
         state_dict: the state dict.
         groups: the optimizer's parameter groups.
         kind: the optimizer's rule.
-        own: the optimizer's state; tensors of it in `state_dict` are not copied.
 
     Raises:
         ValueError, TypeError: the state dict does not fit; the message names the parameter.
     """
-    if not {"state", "param_groups"} <= state_dict.keys():
-        raise ValueError(
-            f"a state dict of an optimizer has 'state' and 'param_groups'; this one has "
-            f"{sorted(state_dict, key=str)[:5]}"
-        )
-    saved_groups, saved_states = state_dict["param_groups"], state_dict["state"]
+    saved_groups, saved_states = _parts_of(state_dict)
     sizes = [len(group["params"]) for group in groups]
     saved_sizes = [len(group["params"]) for group in saved_groups]
     if sizes != saved_sizes:
@@ -84,6 +79,7 @@ def read_state_dict(
     states = {}
     for index, (group, saved_group) in enumerate(zip(groups, saved_groups, strict=True)):
         with naming(f"parameter group {index}"):
+            _check_order(group, saved_group)
             read_group = foreign.read_group(saved_group, kind) if foreign else saved_group
             merged = merge_group(group, read_group, kind)
         merged_groups.append(merged)
@@ -94,10 +90,39 @@ def read_state_dict(
                     if foreign:
                         whole = weight_of(whole_of(param.detach()))
                         saved = foreign.read_state(saved, whole, saved_group, kind)
-                    states[param] = read_state(
-                        saved, param, merged, saved_group, kind, own.get(param, {})
-                    )
+                    states[param] = read_state(saved, param, merged, saved_group, kind)
     return merged_groups, states
+
+
+def _parts_of(state_dict: Mapping[str, Any]) -> tuple[list[Group], Mapping[Any, State]]:
+    """Groups and states of a state dict; ValueError if it is none of an optimizer."""
+    if not {"state", "param_groups"} <= state_dict.keys():
+        raise ValueError(
+            f"a state dict of an optimizer has 'state' and 'param_groups'; this one has "
+            f"{sorted(state_dict, key=str)[:5]}"
+        )
+    groups, states = state_dict["param_groups"], state_dict["state"]
+    if not isinstance(groups, list | tuple) or not all(
+        isinstance(group, Mapping) and "params" in group for group in groups
+    ):
+        raise ValueError(f"'param_groups' are no groups with 'params'; {_INTACT}")
+    if not isinstance(states, Mapping) or not all(
+        state is None or isinstance(state, Mapping) for state in states.values()
+    ):
+        raise ValueError(f"'state' has entries that are no dictionaries; {_INTACT}")
+    return list(groups), states
+
+
+def _check_order(group: Group, saved: Group) -> None:
+    """Refuses the same parameters in another order: state is matched by place, as in torch."""
+    names, saved_names = (list(g.get("param_names") or ()) for g in (group, saved))
+    if names != saved_names and sorted(names) == sorted(saved_names):
+        place = next(i for i, name in enumerate(names) if name != saved_names[i])
+        raise ValueError(
+            f"parameter {place} is '{names[place]}', and '{saved_names[place]}' in the state dict, "
+            "which has the same parameters in another order; make the optimizer with them in the "
+            "order in which they were saved"
+        )
 
 
 def merge_group(current: Group, saved: Group, kind: RuleKind) -> dict[str, Any]:
@@ -129,12 +154,9 @@ def merge_group(current: Group, saved: Group, kind: RuleKind) -> dict[str, Any]:
 
 
 def read_state(
-    saved: State, param: Tensor, group: Group, saved_group: Group, kind: RuleKind, own: State
-) -> State:
+    saved: State, param: Tensor, group: Group, saved_group: Group, kind: RuleKind
+) -> Loaded:
     """A parameter's state from a state dict, kept as the parameter's group asks for.
-
-    Moments and corrections go to the parameter's device and memory order, step count and stream
-    key to the host. Nothing is shared with `saved` but what is `own`.
 
     Args:
         saved: the parameter's entry in the state dict: whole tensors, or DTensors.
@@ -142,7 +164,6 @@ def read_state(
         group: its group after loading.
         saved_group: its group in the state dict.
         kind: the optimizer's rule.
-        own: its state before loading.
 
     Raises:
         ValueError, TypeError: the state is of another rule or model, incomplete, or was changed in
@@ -153,7 +174,7 @@ def read_state(
     layout = layout_of(param, group, kind)
     _check_names(saved, kind)
     check_form(saved, weight, layout, saved_group, kind)
-    target = _Target(weight, layout, own)
+    target = _Target(weight, layout)
 
     state: State = {STEP: host_number(STEP, _step(saved, kind))}
     if STREAM_KEY in saved:
@@ -164,12 +185,12 @@ def read_state(
     for name in kind.all_moments:
         if scale_of(name) in saved:
             codec = _saved_codec(saved_group)
-            state.update(_codes(name, saved, target))
+            state.update(_codes(name, saved, target, codec))
         elif name in saved:
             state[name] = _values(name, saved[name], target)
         elif name in layout.moments and name not in _OPTIONAL:
             raise ValueError(f"its saved state has no '{name}'; {_SAME_OPTIMIZER}")
-    return conform(state, weight, layout, codec)
+    return Loaded(convert(state, weight, layout, codec), weight, layout, memory_of(saved))
 
 
 def _check_names(saved: State, kind: RuleKind) -> None:
@@ -210,7 +231,6 @@ class _Target(NamedTuple):
 
     weight: Tensor
     layout: Layout
-    own: State
 
     @property
     def shape(self) -> torch.Size:
@@ -224,25 +244,32 @@ class _Target(NamedTuple):
         if sharding is None:
             return whole_of(value)
         placements = sharding.scale_placements if name in SCALES else sharding.placements
-        return part_of(value, sharding.mesh, placements)
+        part = part_of(value, sharding.mesh, placements)
+        # A part of what was gathered for it must not keep the whole.
+        gathered = is_dtensor(value) and not sharding.holds(value, placements)
+        return part.clone() if gathered else part
 
-    def copied(self, name: str, saved: Any, tensor: Tensor, dtype: torch.dtype) -> Tensor:
-        """A tensor made from a saved one, on the weight's device."""
-        return tensor.to(self.weight.device, dtype, copy=saved is not self.own.get(name))
 
-
-def _tensor(name: str, value: Any, target: _Target) -> Tensor:
-    """This process's part of a saved tensor of the weight's shape."""
+def _tensor(name: str, value: Any, target: _Target, tail: tuple[int, ...] = ()) -> Tensor:
+    """This process's part of a saved tensor of the weight's shape, and `tail` behind it."""
     if not isinstance(value, Tensor):
         raise TypeError(f"'{name}' in its saved state is not a tensor but {type(value).__name__}")
     shape = torch.Size((*value.shape, 2)) if value.is_complex() else value.shape
-    if shape != target.shape:
+    if shape != (*target.shape, *tail):
         raise ValueError(
             f"'{name}' in its saved state has the shape {list(shape)}, and the parameter "
             f"{list(target.shape)}; {_SAME_OPTIMIZER}"
         )
+    _check_memory(name, value)
     tensor = target.part_of(name, value.detach())
     return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+
+
+def _check_memory(name: str, value: Tensor) -> None:
+    local = local_of(value)
+    if local.layout is not torch.strided or local.is_meta:
+        what = "on the meta device" if local.is_meta else f"sparse ({local.layout})"
+        raise ValueError(f"'{name}' in its saved state is {what}; {_INTACT}")
 
 
 def _integers(name: str, tensor: Tensor, dtype: torch.dtype) -> Tensor:
@@ -265,18 +292,23 @@ def _holds(floating: torch.dtype, integer: torch.dtype) -> bool:
 
 
 def _correction(value: Any, target: _Target, saved_group: Group) -> Tensor:
-    tensor = _tensor(CORRECTION, value, target)
+    bits = CORRECTION_BITS.get(saved_group.get("master_weight_bits"), 0)
+    as_bytes = isinstance(value, Tensor) and value.shape == (*target.shape, 2)
+    if as_bytes and (value.dtype == torch.uint8 or bits == 16):
+        pairs = _tensor(CORRECTION, value, target, tail=(2,))
+        tensor = from_bytes(_integers(CORRECTION, pairs, torch.uint8))
+    else:
+        tensor = _tensor(CORRECTION, value, target)
     if target.weight.dtype == torch.float32:
         raise ValueError(
             f"its saved state has a '{CORRECTION}', so it belongs to a 16-bit parameter, and this "
             "one is float32; cast the model as it was when it was saved"
         )
     if tensor.dtype not in CORRECTION_DTYPES.values():
-        bits = CORRECTION_BITS.get(saved_group.get("master_weight_bits"), 0)
         if bits == 0:
             raise ValueError(f"'{CORRECTION}' in its saved state is {tensor.dtype}; {_INTACT}")
         tensor = _integers(CORRECTION, tensor, CORRECTION_DTYPES[bits])
-    return target.copied(CORRECTION, value, tensor, tensor.dtype)
+    return tensor
 
 
 def _saved_codec(saved_group: Group) -> _C.Codec:
@@ -289,21 +321,32 @@ def _saved_codec(saved_group: Group) -> _C.Codec:
     return CODECS[codec]
 
 
-def _codes(name: str, saved: State, target: _Target) -> State:
-    """Codes and their scales."""
+def _codes(name: str, saved: State, target: _Target, codec: _C.Codec) -> State:
+    """Codes and their scales; or the values where this process holds parts of groups."""
     if name not in saved:
         raise ValueError(f"its saved state has '{scale_of(name)}' but no '{name}'; {_INTACT}")
     codes = _integers(name, _tensor(name, saved[name], target), CODE_DTYPES[MOMENTS[name].kind])
     scale, sharding = saved[scale_of(name)], target.layout.sharding
     if sharding is not None:
         check_scale(name, sharding.geometry, scale)
+        if not sharding.keeps_groups:
+            kind, whole = MOMENTS[name].kind, whole_of(saved[name].detach()).contiguous()
+            whole = _integers(name, whole, CODE_DTYPES[kind])
+            values = decode_moment(kind, codec, whole, whole_of(scale).contiguous())
+            return {name: target.part_of(name, values).clone()}
     else:
         check_scale(name, geometry_of(codes), scale)
+    _check_memory(scale_of(name), scale)
     part = target.part_of(scale_of(name), scale)
-    return {
-        name: target.copied(name, saved[name], codes, codes.dtype),
-        scale_of(name): target.copied(scale_of(name), scale, part.contiguous(), torch.float32),
-    }
+    lowest = _C.fresh_first_scale()
+    if MOMENTS[name].kind == _C.Moment.SECOND:
+        lowest = _C.fresh_second_scale(codec)
+    if not bool(((part >= lowest) & part.isfinite()).all()):
+        raise ValueError(
+            f"'{scale_of(name)}' in its saved state has elements that are no scales: NaN, infinite "
+            f"or below {lowest:.2g}; {_INTACT}"
+        )
+    return {name: codes, scale_of(name): part.contiguous()}
 
 
 def _values(name: str, value: Any, target: _Target) -> Tensor:
@@ -313,7 +356,7 @@ def _values(name: str, value: Any, target: _Target) -> Tensor:
         raise ValueError(
             f"'{name}' in its saved state is {tensor.dtype} without '{scale_of(name)}'; {_INTACT}"
         )
-    values = target.copied(name, value, tensor, torch.float32)
+    values = tensor.to(torch.float32)
     if MOMENTS[name].kind == _C.Moment.SECOND and bool((values < 0).any()):
         raise ValueError(f"'{name}' in its saved state has negative elements; {_SAME_OPTIMIZER}")
     return values

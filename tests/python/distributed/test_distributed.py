@@ -23,6 +23,11 @@ def test_checkpoints(world: int) -> None:
     ranks.check("cases_checkpoint", world)
 
 
+@pytest.mark.parametrize("world", ranks.worlds_of("cases_master"))
+def test_master_weights(world: int) -> None:
+    ranks.check("cases_master", world)
+
+
 def test_checkpoints_on_another_number_of_ranks(tmp_path: Path) -> None:
     for world, names in (
         (2, ["save_for_others"]),
