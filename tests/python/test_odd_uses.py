@@ -299,3 +299,26 @@ def test_things_of_the_wrong_type_are_refused_when_they_are_given() -> None:
     with pytest.raises(TypeError, match="max_norm must be a number or None, not '1'"):
         flash.enable_gradient_release(model, optimizer, max_norm="1")
     flash.enable_gradient_release(model, optimizer).remove()
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    numpy = pytest.importorskip("numpy")
+    optimizer = flash.FlashAdamW(
+        [parameter(4, 64)],
+        lr=numpy.float32(0.25),
+        betas=(numpy.float64(0.5), numpy.float32(0.75)),
+        quantize=numpy.bool_(True),
+        seed=numpy.int64(3),
+    )
+    train(optimizer.param_groups[0]["params"], optimizer, range(2))
+
+
+@pytest.mark.parametrize("layout", ["nested", "mkldnn"])
+def test_parameters_that_are_not_dense_are_refused(layout: str) -> None:
+    value = (
+        torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+        if layout == "nested"
+        else torch.ones(4, 64).to_mkldnn()
+    )
+    with pytest.raises(TypeError, match=f"parameter 0 of group 0: its layout is .*{layout}"):
+        flash.FlashAdamW([nn.Parameter(value)])

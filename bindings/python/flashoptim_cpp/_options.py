@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
-from operator import itemgetter
+from operator import index, itemgetter
 from typing import Any, Final, Literal
 
 import torch
@@ -216,6 +216,10 @@ def _betas(value: Any) -> tuple[float, float]:
 
 
 def _seed(value: Any) -> int:
-    if not isinstance(value, int) or not 0 <= value < 1 << 64:
+    try:
+        seed = index(value)
+    except TypeError:
+        seed = -1
+    if not 0 <= seed < 1 << 64:
         raise ValueError(f"seed must be an integer in [0, 2**64), not {value!r}")
-    return value
+    return seed
