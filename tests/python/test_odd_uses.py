@@ -49,6 +49,7 @@ def test_parameters_of_a_tensor_subclass_have_plain_state(kind: Any) -> None:
 
 
 def test_c12_a_model_in_fp32_is_accepted_without_a_correction() -> None:
+    """C12."""
     model = nn.Linear(64, 64)
     optimizer = flash.FlashAdamW(model.parameters())
     train(list(model.parameters()), optimizer, range(2))
@@ -95,6 +96,7 @@ def test_numbers_as_text_are_refused(name: str) -> None:
     [("quantise", "quantize"), ("weightdecay", "weight_decay"), ("beta", "betas")],
 )
 def test_an_option_of_a_group_that_is_misspelt_is_warned_of(name: str, meant: str) -> None:
+    """C9."""
     with pytest.warns(UserWarning, match=f"'{name}', which .*did you mean '{meant}'"):
         flash.FlashAdamW([{"params": [parameter(2, 2)], name: 0}])
 
