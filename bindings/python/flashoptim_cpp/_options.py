@@ -129,10 +129,13 @@ def warn_of_typos(group: Group, known: Mapping[str, Any]) -> None:
 
     Others are not wrong: groups carry what schedulers and frameworks put into them.
     """
+    if not isinstance(group, Mapping):
+        return  # torch says so
     names = [*known, "params"]
     for name in group:
-        similar = get_close_matches(str(name), names, n=1, cutoff=0.85)
-        if similar and name not in names:
+        if name in names:
+            continue
+        if similar := get_close_matches(str(name), names, n=1, cutoff=0.85):
             warnings.warn(
                 f"a parameter group has '{name}', which this optimizer does not read; did you mean "
                 f"'{similar[0]}'?",
