@@ -315,6 +315,7 @@ def test_numbers_of_numpy_are_numbers() -> None:
     train(optimizer.param_groups[0]["params"], optimizer, range(2))
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 @pytest.mark.parametrize("layout", ["nested", "mkldnn"])
 def test_parameters_that_are_not_dense_are_refused(layout: str) -> None:
     value = (
