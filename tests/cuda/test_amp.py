@@ -126,13 +126,14 @@ def assert_skipping(
 def test_a_skipped_step_changes_nothing(
     make: Make, value: str, way: Options, device: torch.device
 ) -> None:
-    """Neither weights nor states nor step counts, wherever the one bad gradient is."""
+    """E3: Neither weights nor states nor step counts, wherever the one bad gradient is."""
     params = [nn.Parameter(torch.randn(8, 70).to(device)) for _ in range(3)]
     assert_skipping(make, params, way, value, device)
 
 
 @SCALED
 def test_an_infinity_on_one_device_skips_the_other(make: Make, device: torch.device) -> None:
+    """C1."""
     places = [device, torch.device("cpu")]
     params = [nn.Parameter(torch.randn(8, 70).to(place)) for place in places]
     assert_skipping(make, params, {"capturable": False}, "inf", device)

@@ -102,7 +102,7 @@ def test_there_and_back(
 
 
 def test_a_step_count_on_the_device_is_accepted(problem: Problem, device: torch.device) -> None:
-    """As `torch.load(map_location="cuda")` leaves it."""
+    """B6: As `torch.load(map_location="cuda")` leaves it."""
     optimizer = make_optimizer("adamw", "root", problem, device)
     take_steps(optimizer, problem, device, BEFORE)
     moved = copy.deepcopy(optimizer.state_dict())

@@ -96,6 +96,7 @@ def scalar_problem(kind: str) -> Problem:
 def test_every_storage(
     rule: str, codec: str, kind: str, small: dict[str, Problem], device: torch.device
 ) -> None:
+    """B20, C1."""
     make, options = RULES[rule]
     options = {**options, "codec": codec, "seed": 0x9E3779B97F4A7C15}
     targets = vector_targets()

@@ -162,6 +162,7 @@ def test_a_captured_step_is_replayed(options: dict[str, Any], gpu: torch.device)
 def test_captures_that_would_replay_old_numbers_are_refused(
     options: dict[str, Any], message: str, gpu: torch.device
 ) -> None:
+    """C19."""
     loop = StaticLoop(gpu, **options)
     loop.warm_up(range(3))
     with torch.cuda.graph(torch.cuda.CUDAGraph()), pytest.raises(RuntimeError, match=message):

@@ -42,6 +42,7 @@ def capturable(gpu: torch.device) -> torch.device:
 
 
 def test_capturable_is_supported(gpu: torch.device) -> None:
+    """C19."""
     assert is_supported(gpu), "FlashAdamW(..., capturable=True) raises NotImplementedError"
 
 

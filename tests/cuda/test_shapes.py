@@ -150,7 +150,7 @@ FULL = (8, 64)
     ids=lambda shapes: f"{len(shapes)}-{sum(0 in s for s in shapes)}-{shapes.index(min(shapes))}",
 )
 def test_empty_tensors(shapes: Sequence[tuple[int, ...]], device: torch.device) -> None:
-    """Those beside an empty tensor are updated, and its own state is kept and counted."""
+    """C15: Those beside an empty tensor are updated, and its own state is kept and counted."""
     problem = Problem([GroupCase("group", tuple(TensorCase(shape) for shape in shapes))])
 
     def work(where: torch.device) -> list[Content]:

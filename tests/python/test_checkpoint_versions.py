@@ -38,6 +38,7 @@ def test_there_is_a_file_of_the_present_version() -> None:
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_checkpoint_file_means_what_it_meant(case: dict[str, Any]) -> None:
+    """B10."""
     codec = case["options"].get("codec", "root")
     params = [nn.Parameter(weight) for weight in case["weights"]]
     optimizer = getattr(flash, case["optimizer"])(params, **case["options"])

@@ -32,6 +32,7 @@ def model() -> nn.Module:
 @pytest.mark.parametrize("quantize", [False, True])
 @pytest.mark.parametrize("pair", PAIRS)
 def test_training_moves_to_torch_in_fp32(pair: str, quantize: bool) -> None:
+    """B8."""
     ours, theirs, options = PAIRS[pair]
     narrow, wide = model(), model()
     flash.cast_model(narrow)

@@ -122,6 +122,8 @@ def test_compiled_backward_passes(options: dict[str, Any]) -> None:
 
 
 def test_mostly_frozen_models_train_their_adapters_only() -> None:
+    """E6."""
+
     class Adapted(nn.Module):
         def __init__(self, base: nn.Linear) -> None:
             super().__init__()
@@ -312,6 +314,7 @@ def test_pre_step_may_refuse_a_step_or_take_the_gradient() -> None:
 
 
 def test_copies_train_plainly() -> None:
+    """B18."""
     for steps in (0, 3):
         model = net()
         optimizer = flash.FlashAdamW(model.parameters())

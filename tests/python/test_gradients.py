@@ -24,6 +24,7 @@ def with_gradient(param: nn.Parameter, gradient: Tensor) -> None:
 def test_weights_and_gradients_of_all_dtypes_mix(
     weight: torch.dtype, gradient: torch.dtype
 ) -> None:
+    """C1."""
     mixed, plain = parameter(5, 70, dtype=weight), parameter(5, 70)
     with torch.no_grad():
         plain.copy_(mixed)
@@ -60,6 +61,7 @@ def layouts() -> dict[str, Tensor]:
 def test_a_dense_layout_steps_like_the_contiguous_tensor_of_its_memory(
     rule: str, layout: str
 ) -> None:
+    """C13."""
     make, options = RULES[rule]
     strided = layouts()[layout]
     order = sorted(range(4), key=lambda d: -strided.stride(d))
@@ -84,6 +86,7 @@ def test_a_dense_layout_steps_like_the_contiguous_tensor_of_its_memory(
 
 
 def test_a_transposed_view_as_leaf_parameter() -> None:
+    """C13."""
     stored = torch.randn(64, 10)
     param = nn.Parameter(stored.t())
     before = stored.clone()
@@ -115,6 +118,7 @@ def test_dimensions_of_one_element_do_not_count_as_another_layout() -> None:
     ids=["expanded", "strided", "transposed", "rows"],
 )
 def test_a_gradient_with_holes_or_overlaps_is_read_right(gradient: Tensor) -> None:
+    """C13."""
     results = []
     for g in (gradient, torch.ones(6, 8)):
         torch.manual_seed(0)
@@ -129,6 +133,7 @@ def test_a_gradient_with_holes_or_overlaps_is_read_right(gradient: Tensor) -> No
 
 @pytest.mark.parametrize("rule", RULES)
 def test_a_complex_parameter_is_two_real_ones(rule: str) -> None:
+    """C21."""
     make, options = RULES[rule]
     z = nn.Parameter(torch.randn(5, 40, dtype=torch.complex64))
     x = nn.Parameter(torch.view_as_real(z.detach()).clone())
@@ -157,6 +162,7 @@ def test_a_lazily_conjugated_gradient_of_the_backward_pass() -> None:
 
 @pytest.mark.parametrize("rows", [4, 0])
 def test_a_sparse_gradient_is_refused_before_anything_is_written(rows: int) -> None:
+    """C21."""
     dense = parameter(4, 8)
     table = nn.Embedding(max(rows, 1), 8, sparse=True)
     optimizer = flash.FlashAdamW([("dense", dense), ("table", table.weight)])
@@ -200,6 +206,7 @@ def test_a_gradient_that_cannot_be_used_is_refused_before_anything_is_written(
 
 @pytest.mark.parametrize("rule", RULES)
 def test_empty_tensors_anywhere_disturb_nothing(rule: str) -> None:
+    """C15."""
     make, options = RULES[rule]
     shapes = [(4, 64), (65,), (3, 3), (2, 100)]
     torch.manual_seed(0)
@@ -225,6 +232,7 @@ def test_empty_tensors_anywhere_disturb_nothing(rule: str) -> None:
 
 @pytest.mark.parametrize("rule", RULES)
 def test_hundreds_of_tensors_of_mixed_sizes_step_as_each_alone(rule: str) -> None:
+    """B20."""
     make, options = RULES[rule]
     sizes = [(), (0,), (1,), (63,), (64,), (65,), (3, 64), (2, 0), (5, 65), (40, 41), (2, 3, 4, 5)]
     shapes = [sizes[i * i % 11] for i in range(320)]
@@ -248,6 +256,7 @@ def test_hundreds_of_tensors_of_mixed_sizes_step_as_each_alone(rule: str) -> Non
 
 
 def test_no_parameter_with_a_gradient_and_all_parameters_empty() -> None:
+    """C15."""
     params = [parameter(4), parameter(0), parameter(3, 0)]
     optimizer = flash.FlashAdamW(params)
     optimizer.step()
@@ -259,6 +268,7 @@ def test_no_parameter_with_a_gradient_and_all_parameters_empty() -> None:
 
 
 def test_a_late_first_gradient_starts_at_step_one() -> None:
+    """C16."""
     early, late = parameter(4, 64), parameter(4, 64)
     optimizer = flash.FlashAdamW([early, late])
     train([early], optimizer, range(6))

@@ -20,6 +20,7 @@ def available_gb() -> float:
 @pytest.mark.slow
 @pytest.mark.xdist_group("memory")
 def test_elements_beyond_2_to_the_31_are_updated() -> None:
+    """C14."""
     if available_gb() < NEEDED_GB:
         pytest.skip(f"needs {NEEDED_GB} GB of free memory")
     torch.set_num_threads(2)

@@ -61,12 +61,14 @@ def measured(other: str, bits: int = 24, held: str = "None") -> tuple[int, int, 
 
 
 def test_b7_the_peak_is_one_state_and_one_tensor() -> None:
+    """B7."""
     more, state, largest_tensor = measured("flash.FlashAdamW([param])")
     assert state - SLACK <= more <= state + largest_tensor + SLACK
 
 
 @pytest.mark.parametrize("bits", [24, 32])
 def test_b7_an_optimizer_with_state_is_loaded_in_place(bits: int) -> None:
+    """B7."""
     more, state, _ = measured(f"stepped(param, {bits})", bits)
     assert state > 4 * SLACK
     assert more <= SLACK

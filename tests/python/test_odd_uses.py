@@ -49,6 +49,7 @@ def test_parameters_of_a_tensor_subclass_have_plain_state(kind: Any) -> None:
 
 
 def test_c12_a_model_in_fp32_is_accepted_without_a_correction() -> None:
+    """C12."""
     model = nn.Linear(64, 64)
     optimizer = flash.FlashAdamW(model.parameters())
     train(list(model.parameters()), optimizer, range(2))
@@ -95,6 +96,7 @@ def test_numbers_as_text_are_refused(name: str) -> None:
     [("quantise", "quantize"), ("weightdecay", "weight_decay"), ("beta", "betas")],
 )
 def test_an_option_of_a_group_that_is_misspelt_is_warned_of(name: str, meant: str) -> None:
+    """C9."""
     with pytest.warns(UserWarning, match=f"'{name}', which .*did you mean '{meant}'"):
         flash.FlashAdamW([{"params": [parameter(2, 2)], name: 0}])
 
@@ -299,3 +301,27 @@ def test_things_of_the_wrong_type_are_refused_when_they_are_given() -> None:
     with pytest.raises(TypeError, match="max_norm must be a number or None, not '1'"):
         flash.enable_gradient_release(model, optimizer, max_norm="1")
     flash.enable_gradient_release(model, optimizer).remove()
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    numpy = pytest.importorskip("numpy")
+    optimizer = flash.FlashAdamW(
+        [parameter(4, 64)],
+        lr=numpy.float32(0.25),
+        betas=(numpy.float64(0.5), numpy.float32(0.75)),
+        quantize=numpy.bool_(True),
+        seed=numpy.int64(3),
+    )
+    train(optimizer.param_groups[0]["params"], optimizer, range(2))
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("layout", ["nested", "mkldnn"])
+def test_parameters_that_are_not_dense_are_refused(layout: str) -> None:
+    value = (
+        torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+        if layout == "nested"
+        else torch.ones(4, 64).to_mkldnn()
+    )
+    with pytest.raises(TypeError, match=f"parameter 0 of group 0: its layout is .*{layout}"):
+        flash.FlashAdamW([nn.Parameter(value)])

@@ -42,6 +42,7 @@ DEPARTURES: dict[str, Any] = {
 
 @pytest.mark.parametrize("rule", CLASSES)
 def test_every_constructor_argument_is_in_defaults_and_makes_the_same_optimizer(rule: Any) -> None:
+    """C7."""
     names = inspect.signature(rule).parameters.keys() - {"params"}
     given = {name: value for name, value in DEPARTURES.items() if name in names}
     optimizer = rule([parameter(4, 8)], **given)
@@ -232,6 +233,7 @@ def test_a_frozen_parameter_may_be_of_any_dtype() -> None:
 
 
 def test_a_group_may_differ_in_every_option() -> None:
+    """C9."""
     groups = [
         {},
         {"quantize": False},
@@ -281,6 +283,7 @@ def test_a_group_may_differ_in_every_option() -> None:
 
 @pytest.mark.parametrize("change", ["quantize", "codec", "master_weight_bits"])
 def test_options_changed_after_steps_convert_the_state(change: str) -> None:
+    """B9."""
     values = {
         "quantize": (True, False),
         "codec": ("root", "softsign"),

@@ -37,6 +37,7 @@ def plain_steps(model: Net, optimizer: Any, steps: int, wide: bool) -> None:
 
 @pytest.mark.parametrize("wide", [False, True])
 def test_micro_batches_are_stepped_as_one_with_the_last(wide: bool) -> None:
+    """E2."""
     if wide and not hasattr(Tensor, "grad_dtype"):
         pytest.skip("this torch cannot give a 16-bit parameter a fp32 gradient")
     results = []

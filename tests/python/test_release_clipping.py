@@ -48,6 +48,7 @@ def measured_steps(model: Net, optimizer: Any, handle: Any, steps: range) -> lis
 
 
 def test_two_passes_give_the_bits_of_clip_grad_norm() -> None:
+    """E1."""
     plain = net(torch.float32)
     optimizer = flash.FlashAdamW(plain.parameters(), lr=1e-2)
     norms = []
@@ -223,6 +224,7 @@ CLIPS: dict[str, Any] = {
 
 @pytest.mark.parametrize("clip", CLIPS)
 def test_clipping_as_torch_does_is_refused(clip: str) -> None:
+    """E1."""
     model = net()
     optimizer = flash.FlashAdamW(model.parameters())
     with flash.enable_gradient_release(model, optimizer):

@@ -15,6 +15,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:gradient release is on")
 
 
 def test_release_can_be_enabled_again_after_removing_but_not_twice() -> None:
+    """E5."""
     model = net()
     optimizer = flash.FlashAdamW(model.parameters())
     handle = flash.enable_gradient_release(model, optimizer)
@@ -30,6 +31,7 @@ def test_release_can_be_enabled_again_after_removing_but_not_twice() -> None:
 
 
 def test_a_second_backward_pass_in_a_step_is_refused_before_it_changes_anything() -> None:
+    """E2."""
     model = net()
     optimizer = flash.FlashAdamW(model.parameters())
     flash.enable_gradient_release(model, optimizer)

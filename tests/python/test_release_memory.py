@@ -103,6 +103,7 @@ def resident_bytes() -> int:
     ids=str,
 )
 def test_two_hundred_steps_leave_nothing_behind(options: dict[str, Any]) -> None:
+    """E5."""
     model = net()
     optimizer = flash.FlashAdamW(model.parameters())
     flash.enable_gradient_release(model, optimizer, **options)
@@ -121,6 +122,7 @@ def test_two_hundred_steps_leave_nothing_behind(options: dict[str, Any]) -> None
 
 
 def test_enabling_and_removing_leave_nothing_behind() -> None:
+    """E5."""
     model = net()
     optimizer = flash.FlashAdamW(model.parameters())
 

@@ -45,6 +45,7 @@ def copies(params: list[nn.Parameter]) -> list[nn.Parameter]:
 @pytest.mark.parametrize("storage", STORAGES)
 @pytest.mark.parametrize("rule", RULES)
 def test_a_resumed_run_equals_an_uninterrupted_one_to_the_bit(rule: str, storage: str) -> None:
+    """B15."""
     make, options = RULES[rule]
     options = {"lr": 1e-2, **options, **STORAGES[storage]}
     params = mixed_parameters()
@@ -67,6 +68,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one_to_the_bit(rule: str, storage
 @pytest.mark.parametrize("copier", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
 @pytest.mark.parametrize("rule", RULES)
 def test_copies_and_pickles_go_on_alike_and_apart(rule: str, copier: Any, steps: int) -> None:
+    """B18."""
     make, options = RULES[rule]
     params = mixed_parameters()
     optimizer = make(params, **options)
@@ -82,6 +84,7 @@ def test_copies_and_pickles_go_on_alike_and_apart(rule: str, copier: Any, steps:
 
 
 def test_a_state_dict_before_the_first_step_and_of_unused_parameters_is_like_torchs() -> None:
+    """B11."""
     used, frozen, unused = parameter(4, 64), parameter(4, 64), parameter(4, 64)
     frozen.requires_grad_(False)
     for make in (flash.FlashAdamW, torch.optim.AdamW):
@@ -132,6 +135,7 @@ def test_a_state_dict_can_be_loaded_into_the_optimizer_it_came_from() -> None:
     ids=repr,
 )
 def test_a_step_count_of_any_type_is_accepted(step: Any) -> None:
+    """B6."""
     param = parameter(4, 64)
     optimizer = flash.FlashAdamW([param])
     train([param], optimizer, range(3))
@@ -246,6 +250,7 @@ def test_moments_move_to_another_memory_order() -> None:
 def test_a_state_dict_of_torch_goes_on(
     theirs: Any, ours: Any, options: dict[str, Any], quantize: bool
 ) -> None:
+    """B8, B19."""
     params = [parameter(8, 64), parameter(3, 5)]
     reference = theirs(params, **options)
     train(params, reference, range(5))
@@ -264,6 +269,7 @@ def test_a_state_dict_of_torch_goes_on(
 
 
 def test_a_plain_state_dict_goes_back_to_torch() -> None:
+    """B8."""
     params = [parameter(8, 64)]
     optimizer = flash.FlashAdamW(params, compress_state_dict=False)
     train(params, optimizer, range(5))
@@ -416,6 +422,7 @@ def test_state_dicts_merged_by_hand_do_not_share_keys() -> None:
 
 
 def test_a_skipped_first_step_can_be_saved() -> None:
+    """B22."""
     param = parameter(4, 64)
     optimizer = flash.FlashAdamW([param])
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0)

@@ -32,6 +32,7 @@ def moments(optimizer: flash.FlashOptimizer) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 @pytest.mark.parametrize("compress", [True, False])
 def test_every_codec_and_width_loads_into_every_other(dtype: torch.dtype, compress: bool) -> None:
+    """B9."""
     start = torch.randn(4, 100).to(dtype)
     ways = [{**codec, "master_weight_bits": bits} for codec, bits in product(CODECS, BITS)]
     trained = []

@@ -50,6 +50,7 @@ def losses_of_steps(optimizer: Any, param: nn.Parameter, scheduler: Any, **_: An
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("name", SCHEDULERS)
 def test_every_scheduler_drives_the_steps_as_it_drives_torchs(name: str) -> None:
+    """C4."""
     param, twin = parameter(4, 64), parameter(4, 64)
     with torch.no_grad():
         twin.copy_(param)
@@ -87,6 +88,7 @@ def test_reduce_on_plateau_and_averaging_work() -> None:
 
 
 def test_a_learning_rate_changed_by_hand_is_used_by_the_step_and_by_a_new_scheduler() -> None:
+    """C4."""
     param = nn.Parameter(torch.zeros(4, 64))
     optimizer = flash.FlashSGD([param], lr=1.0)
     optimizer.param_groups[0]["lr"] = 0.25
@@ -98,6 +100,7 @@ def test_a_learning_rate_changed_by_hand_is_used_by_the_step_and_by_a_new_schedu
 
 
 def test_a_closure_is_called_with_gradients_on_and_its_loss_returned() -> None:
+    """C23."""
     param = parameter(4, 64)
     optimizer = flash.FlashSGD([param], lr=0.1)
 
@@ -276,6 +279,7 @@ def test_a_parameter_listed_twice_is_stepped_once() -> None:
 
 
 def test_gradient_scaling_unscales_and_skips_as_for_torch() -> None:
+    """E3."""
     params, twins = [parameter(4, 64)], [parameter(4, 64)]
     with torch.no_grad():
         twins[0].copy_(params[0])

@@ -34,6 +34,7 @@ def test_torchs_sgd_without_a_buffer_yet_starts_undamped_as_there() -> None:
 def test_every_implementation_of_torchs_adamw_goes_on(
     options: dict[str, Any], tmp_path: Path
 ) -> None:
+    """B8."""
     params = [parameter(8, 64)]
     reference = torch.optim.AdamW(params, amsgrad=True, **options)
     train(params, reference, range(3))

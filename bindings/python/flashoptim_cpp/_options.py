@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
-from operator import itemgetter
+from operator import index, itemgetter
 from typing import Any, Final, Literal
 
 import torch
@@ -129,10 +129,13 @@ def warn_of_typos(group: Group, known: Mapping[str, Any]) -> None:
 
     Others are not wrong: groups carry what schedulers and frameworks put into them.
     """
+    if not isinstance(group, Mapping):
+        return  # torch says so
     names = [*known, "params"]
     for name in group:
-        similar = get_close_matches(str(name), names, n=1, cutoff=0.85)
-        if similar and name not in names:
+        if name in names:
+            continue
+        if similar := get_close_matches(str(name), names, n=1, cutoff=0.85):
             warnings.warn(
                 f"a parameter group has '{name}', which this optimizer does not read; did you mean "
                 f"'{similar[0]}'?",
@@ -216,6 +219,10 @@ def _betas(value: Any) -> tuple[float, float]:
 
 
 def _seed(value: Any) -> int:
-    if not isinstance(value, int) or not 0 <= value < 1 << 64:
+    try:
+        seed = index(value)
+    except TypeError:
+        seed = -1
+    if not 0 <= seed < 1 << 64:
         raise ValueError(f"seed must be an integer in [0, 2**64), not {value!r}")
-    return value
+    return seed

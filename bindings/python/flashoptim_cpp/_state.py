@@ -113,10 +113,9 @@ def weight_of(param: Tensor) -> Tensor:
         raise TypeError(
             f"it is a {type(param).__name__}; plain tensors and DTensors of them can be stepped"
         )
-    if param.layout is not torch.strided:
-        raise TypeError(
-            f"its layout is {param.layout}; only dense (strided) tensors can be stepped"
-        )
+    if param.layout is not torch.strided or param.is_nested:
+        layout = "nested" if param.is_nested else param.layout
+        raise TypeError(f"its layout is {layout}; only dense (strided) tensors can be stepped")
     with torch._C.DisableTorchFunctionSubclass():
         weight = param.detach()  # a plain tensor of every other kind, so that all state is plain
     if weight.dtype == torch.complex64:

@@ -115,6 +115,7 @@ def save_for_others(directory: Path) -> None:
 
 
 def load_from_others(directory: Path) -> None:
+    """B2, B3."""
     found = 0
     for name, (rule, options) in RESHARDED.items():
         for path in sorted((directory.parent / "save_for_others").glob(f"{name} from *")):
@@ -126,7 +127,7 @@ def load_from_others(directory: Path) -> None:
 
 
 def load_into_one_process(directory: Path) -> None:
-    """Without FSDP, and what it saves is read by FSDP again."""
+    """B3: Without FSDP, and what it saves is read by FSDP again."""
     for name, (rule, options) in RESHARDED.items():
         model, optimizer = unsharded(rule, **options)
         load(directory.parent / "save_for_others" / f"{name} from 2", model, optimizer)
@@ -249,6 +250,7 @@ def check_state_dicts_without_the_helpers(directory: Path, **options: Any) -> No
 
 @case(2)
 def copies_and_pickles(_: Path) -> None:
+    """B18."""
     model, optimizer = pair()
     train(model, optimizer, STEPS)
     compare_with_a_copy(optimizer, copy.deepcopy(optimizer))
@@ -274,7 +276,7 @@ def compare_with_a_copy(optimizer: flash.FlashOptimizer, clone: flash.FlashOptim
 
 @case(2)
 def before_the_first_step(directory: Path) -> None:
-    """Making a state dict leaves no trace in weights, moments or step counts."""
+    """B4: Making a state dict leaves no trace in weights, moments or step counts."""
     for rule in RULES:  # B4: `full_state_dict` at step 0
         model, optimizer = pair(rule)
         before = [whole(param.detach()) for param in model.parameters()]
@@ -310,6 +312,7 @@ def asynchronous_saves(directory: Path) -> None:
 
 @case(2)
 def a_rank_without_gradients(directory: Path) -> None:
+    """B13."""
     for flat in (False, True):
         options = {"flatten_optimizer_state_dict": flat}
         model, optimizer = pair()
@@ -330,7 +333,7 @@ def a_rank_without_gradients(directory: Path) -> None:
 
 @case(2)
 def resumed_training_of_a_network(directory: Path) -> None:
-    """Forward and backward passes of FSDP, a frozen layer, and two parameter groups."""
+    """B1: Forward and backward passes of FSDP, a frozen layer, and two parameter groups."""
 
     def make() -> tuple[nn.Module, flash.FlashOptimizer]:
         model = shard(Network())

@@ -68,6 +68,7 @@ def same_on_all_ranks(bits: list[Any]) -> bool:
 
 @case(2)
 def equal_to_plain_steps(_: Path) -> None:
+    """E10."""
     for options in WAYS.values():
         results = []
         for release in (False, True):

@@ -57,6 +57,7 @@ def every_rule_and_storage(_: Path) -> None:
 
 @case(2, 3)
 def a_number_of_rows_below_that_of_ranks(_: Path) -> None:
+    """B2."""
     shapes = [(1, 64), (1, 4, 32), (1, 5), (1,), (0, 64)]
     for rule in ("adamw", "lion"):
         compare(shard(tensors(shapes)), tensors(shapes), rule, "default")
@@ -213,7 +214,7 @@ def gradients_that_are_sums_over_ranks_are_refused(_: Path) -> None:
 
 @case(2)
 def training_by_fully_shard(_: Path) -> None:
-    """Real gradients, averaged over ranks; with options of FSDP and around it."""
+    """C2: Real gradients, averaged over ranks; with options of FSDP and around it."""
     from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
     from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy
 
@@ -282,6 +283,7 @@ def data_parallel(_: Path) -> None:
 
 @case(2)
 def a_rank_without_gradients_has_the_same_state(_: Path) -> None:
+    """B13."""
     model = shard(tensors([(5, 64), (1, 64)], [torch.bfloat16]))
     optimizer = flash.FlashAdamW(model.parameters())
     set_gradients(model.parameters(), 1)
