@@ -32,7 +32,7 @@ use() {
 torch=""
 if [ -n "$python" ]; then
   torch="$("$python" -c 'import torch; print(torch.utils.cmake_prefix_path)')"
-  use torch -DCONSUMER_TORCH=ON
+  use torch -DCONSUMER_TORCH=ON -DCMAKE_BUILD_TYPE=Debug
   "$work/torch/consumer_torch"
   exit
 fi
