@@ -132,6 +132,7 @@ void CheckOrigin(InputArchive& archive, const std::string& optimizer) {
 
 std::vector<std::int64_t> GroupSizes(const std::vector<torch::optim::OptimizerParamGroup>& groups) {
   std::vector<std::int64_t> sizes;
+  sizes.reserve(groups.size());
   for (const auto& group : groups)
     sizes.push_back(static_cast<std::int64_t>(group.params().size()));
   return sizes;

@@ -151,7 +151,8 @@ torch::Tensor FlashOptimizer::master_weight(const torch::Tensor& parameter) cons
   return master.to(parameter.device());
 }
 
-void FlashOptimizer::set_master_weight(torch::Tensor parameter, const torch::Tensor& values) {
+void FlashOptimizer::set_master_weight(const torch::Tensor& parameter,
+                                       const torch::Tensor& values) {
   if (values.scalar_type() != at::kFloat || values.sizes() != parameter.sizes()) {
     throw std::invalid_argument("master weights are Float of the parameter's shape; these are " +
                                 std::string(at::toString(values.scalar_type())) + " of another");

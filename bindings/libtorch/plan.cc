@@ -98,7 +98,7 @@ const FlashParamState& StateOf(const Slot& slot, torch::optim::OptimizerParamSta
 
 std::string Misfit(const FlashParamState& state, std::span<const StateEntry> entries) {
   for (const StateEntry& entry : entries) {
-    const std::string misfit = Misfit(state.tensor(entry.name), entry);
+    std::string misfit = Misfit(state.tensor(entry.name), entry);
     if (!misfit.empty()) return misfit;
   }
   return state.tensors().size() == entries.size() ? ""

@@ -123,7 +123,7 @@ at::Tensor UsableGradient(const at::Tensor& gradient, const at::Tensor& paramete
     Fail(name, "its gradient is ", gradient.scalar_type(), " and the parameter ",
          parameter.scalar_type(), "; BFloat16, Half and Float gradients can be read");
   }
-  const at::Tensor resolved = gradient.resolve_neg();
+  at::Tensor resolved = gradient.resolve_neg();
   if (LiesLike(resolved, parameter)) return resolved;
   return at::empty_like(parameter, parameter.options().dtype(gradient.scalar_type()))
       .copy_(resolved);

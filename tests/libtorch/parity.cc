@@ -21,6 +21,7 @@
 #include <sstream>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -104,43 +105,38 @@ Case ReadCase(const std::string& path) {
 }
 
 template <class Native>
-void Set(Native& options, const std::string& name, double value) {
-  flashoptim::StorageOptions& storage = options.storage;
-  const bool on = value != 0.0;
-  if (name == "lr") {
-    options.lr = value;
-  } else if (name == "weight_decay") {
-    options.weight_decay = value;
-  } else if (name == "maximize") {
-    options.maximize = on;
-  } else if (name == "quantize") {
-    storage.quantize = on;
-  } else if (name == "softsign") {
-    storage.codec = on ? flashoptim::Codec::kSoftsign : flashoptim::Codec::kRoot;
-  } else if (name == "master_weight_bits") {
-    storage.master_weight_bits = static_cast<std::int32_t>(value);
-  } else if (name == "stochastic_rounding") {
-    storage.stochastic_rounding = on;
-  } else if (name == "seed") {
-    storage.seed = static_cast<std::uint64_t>(value);
-  } else {
-    if constexpr (requires { options.momentum; }) {
-      if (name == "momentum") return void(options.momentum = value);
-      if (name == "dampening") return void(options.dampening = value);
-      if (name == "nesterov") return void(options.nesterov = on);
-    }
-    if constexpr (requires { options.beta1; }) {
-      if (name == "beta1") return void(options.beta1 = value);
-      if (name == "beta2") return void(options.beta2 = value);
-    }
-    if constexpr (requires { options.eps; }) {
-      if (name == "eps") return void(options.eps = value);
-      if (name == "amsgrad") return void(options.amsgrad = on);
-    }
-    if constexpr (requires { options.decouple_lr; }) {
-      if (name == "decouple_lr") return void(options.decouple_lr = on);
-    }
-    throw std::invalid_argument("unknown option " + name);
+void Set(Native& options, const std::string& wanted, double value) {
+  bool found = false;
+  const auto set = [&](const char* name, auto& option) {
+    if (wanted != name) return;
+    option = static_cast<std::remove_reference_t<decltype(option)>>(value);
+    found = true;
+  };
+  set("lr", options.lr);
+  set("weight_decay", options.weight_decay);
+  set("maximize", options.maximize);
+  if constexpr (requires { options.momentum; }) {
+    set("momentum", options.momentum);
+    set("dampening", options.dampening);
+    set("nesterov", options.nesterov);
+  }
+  if constexpr (requires { options.beta1; }) {
+    set("beta1", options.beta1);
+    set("beta2", options.beta2);
+  }
+  if constexpr (requires { options.eps; }) {
+    set("eps", options.eps);
+    set("amsgrad", options.amsgrad);
+  }
+  if constexpr (requires { options.decouple_lr; }) set("decouple_lr", options.decouple_lr);
+  set("quantize", options.storage.quantize);
+  set("master_weight_bits", options.storage.master_weight_bits);
+  set("stochastic_rounding", options.storage.stochastic_rounding);
+  set("seed", options.storage.seed);
+  if (wanted == "softsign") {
+    options.storage.codec = flashoptim::Codec::kSoftsign;
+  } else if (!found) {
+    throw std::invalid_argument("unknown option " + wanted);
   }
 }
 

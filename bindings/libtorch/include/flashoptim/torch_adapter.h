@@ -204,7 +204,7 @@ class FlashOptimizer : public torch::optim::Optimizer {
   torch::Tensor master_weight(const torch::Tensor& parameter) const;
   /// Splits fp32 values into a parameter and its correction, rounding to nearest. A parameter that
   /// has no state yet has no correction, and gets the nearest value of its dtype.
-  void set_master_weight(torch::Tensor parameter, const torch::Tensor& values);
+  void set_master_weight(const torch::Tensor& parameter, const torch::Tensor& values);
 
   /// Bytes of the parameters that have state, of their gradients at the last step and their state.
   MemoryUse memory() const;
