@@ -10,7 +10,7 @@ export JOBS
 PYTHON_IN_VENV := .venv/bin/python
 
 .PHONY: help setup build demo bench-cpu bench-cuda experiments-smoke golden stubs test test-cpp \
-	test-python test-distributed test-asan test-tsan test-install test-cuda test-multi-gpu lint format clean \
+	test-python test-distributed test-libtorch test-asan test-tsan test-install test-cuda test-multi-gpu lint format clean \
 	distclean
 
 help: ## This list
@@ -42,7 +42,7 @@ test-multi-gpu: build ## DDP and FSDP2 over NCCL on two GPUs; tests/results/mult
 	@$(PYTHON_IN_VENV) tests/multi_gpu/run.py
 
 test: ## Everything: lint, C++ tests (plain and sanitized), Python tests
-	@scripts/test.sh lint cpp asan tsan python
+	@scripts/test.sh lint cpp libtorch asan tsan python
 
 test-cpp: ## C++ tests
 	@scripts/test.sh cpp
@@ -53,6 +53,9 @@ test-python: ## Python tests
 test-distributed: build ## Python tests on several processes, which test-python runs too
 	@scripts/setup.sh dev
 	@$(PYTHON_IN_VENV) -m pytest tests/python/distributed -n $(JOBS)
+
+test-libtorch: ## The LibTorch adapter beside the Python package, and the examples on real data
+	@scripts/test.sh libtorch
 
 test-asan: ## C++ tests under the address and undefined-behaviour sanitizers
 	@scripts/test.sh asan

@@ -20,9 +20,19 @@ install(
   DESTINATION "${package_dir}"
   COMPONENT cpp)
 
+# The LibTorch adapter as source: whoever uses it compiles it against a LibTorch of their own.
+set(FLASHOPTIM_TORCH_ADAPTER_DIR "${CMAKE_INSTALL_DATADIR}/flashoptim/torch_adapter")
+install(
+  DIRECTORY "${PROJECT_SOURCE_DIR}/bindings/libtorch/"
+  DESTINATION "${FLASHOPTIM_TORCH_ADAPTER_DIR}"
+  COMPONENT cpp
+  FILES_MATCHING REGEX "\\.(h|cc|cpp)$")
+
 configure_package_config_file(
   "${PROJECT_SOURCE_DIR}/cmake/flashoptim-config.cmake.in"
-  "${PROJECT_BINARY_DIR}/flashoptim-config.cmake" INSTALL_DESTINATION "${package_dir}")
+  "${PROJECT_BINARY_DIR}/flashoptim-config.cmake"
+  INSTALL_DESTINATION "${package_dir}"
+  PATH_VARS FLASHOPTIM_TORCH_ADAPTER_DIR)
 write_basic_package_version_file("${PROJECT_BINARY_DIR}/flashoptim-config-version.cmake"
                                  COMPATIBILITY SameMinorVersion)
 install(
@@ -30,6 +40,8 @@ install(
         "${PROJECT_BINARY_DIR}/flashoptim-config-version.cmake"
         "${PROJECT_SOURCE_DIR}/cmake/FlashoptimHighway.cmake"
         "${PROJECT_SOURCE_DIR}/cmake/FlashoptimFiles.cmake"
+        "${PROJECT_SOURCE_DIR}/cmake/FlashoptimTorch.cmake"
+        "${PROJECT_SOURCE_DIR}/cmake/FlashoptimTorchAdapter.cmake"
   DESTINATION "${package_dir}"
   COMPONENT cpp)
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs stages of the tests and sums them up: scripts/test.sh lint cpp asan tsan python
+# Runs stages of the tests and sums them up: scripts/test.sh lint cpp libtorch asan tsan python
 #
 # A failing stage does not stop the following ones; the exit status says whether all passed.
 set -euo pipefail
@@ -28,11 +28,12 @@ ctest_preset() {
 stage() {
   case "$1" in
     lint)
-      cmake --preset dev >"$reports/lint-configure.log" 2>&1 ||
+      cmake --preset libtorch >"$reports/lint-configure.log" 2>&1 ||
         { cat "$reports/lint-configure.log"; return 1; }
       scripts/build_python.sh && scripts/lint.sh
       ;;
     cpp) ctest_preset dev ;;
+    libtorch) scripts/build_python.sh && ctest_preset libtorch ;;
     install)
       cmake --preset dev >"$reports/install-configure.log" 2>&1 ||
         { cat "$reports/install-configure.log"; return 1; }

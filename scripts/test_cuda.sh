@@ -4,6 +4,8 @@
 #
 #   FLASHOPTIM_PREBUILT=1       build nothing: flashoptim_cpp is importable, or its extension module
 #                               lies in bindings/python; PYTHON (python3) runs the tests
+#   FLASHOPTIM_LIBTORCH_PARITY  with it: the program libtorch_parity, compiled against PYTHON's torch;
+#                               without it the tests of the LibTorch adapter are skipped
 #   COMMIT                      what is tested, where there is no git
 #   SANITIZERS                  tools to run (memcheck racecheck initcheck synccheck); "" for none
 #   FLASHOPTIM_TEST_DEVICE=cpu  try the tests with the CPU in the GPU's place; the result goes to
@@ -34,6 +36,11 @@ else
   if [ -z "$on_cpu" ]; then export FLASHOPTIM_CUDA=ON CUDAARCHS="${CUDAARCHS:-native}"; fi
   scripts/build_python.sh
   python=".venv/bin/python"
+  libtorch="build/libtorch-cuda"
+  cmake --preset libtorch -B "$libtorch" -DCMAKE_BUILD_TYPE=Release \
+    -DFLASHOPTIM_CUDA="${FLASHOPTIM_CUDA:-OFF}" >/dev/null
+  cmake --build "$libtorch" -j "${JOBS:-2}" --target libtorch_parity
+  export FLASHOPTIM_LIBTORCH_PARITY="$PWD/$libtorch/tests/libtorch/libtorch_parity"
 fi
 readonly python
 

@@ -10,7 +10,7 @@ import xml.etree.ElementTree as ElementTree
 from dataclasses import dataclass
 from pathlib import Path
 
-STAGES = ("install", "asan", "tsan", "python")
+STAGES = ("install", "libtorch", "asan", "tsan", "python")
 REPORT_OF_STAGE = {"cpp": "dev"} | {stage: stage for stage in STAGES}
 
 
@@ -62,7 +62,7 @@ def main(arguments: list[str]) -> int:
         else:
             counts = Counts(passed=int(ok), failed=int(not ok))
         total.add(counts)
-        print(f"{stage:<8}{'ok' if ok else 'FAILED':<8}{counts} ({seconds} s)")
+        print(f"{stage:<9}{'ok' if ok else 'FAILED':<8}{counts} ({seconds} s)")
     print(total)
     return 1 if total.failed else 0
 

@@ -20,6 +20,7 @@ struct StorageOptions {
   bool stochastic_rounding = false;      ///< of the weights
   Nonfinite nonfinite = Nonfinite::kPropagate;
   std::uint64_t seed = 0;  ///< of the random stream (docs/format.md, section 3)
+  friend bool operator==(const StorageOptions&, const StorageOptions&) = default;
 };
 
 /// SGD; weight decay is added to the gradient (docs/format.md, section 8.2).
@@ -31,6 +32,7 @@ struct SgdOptions {
   bool nesterov = false;  ///< needs momentum and no dampening
   bool maximize = false;
   StorageOptions storage{};
+  friend bool operator==(const SgdOptions&, const SgdOptions&) = default;
 };
 
 /// SGD with decoupled weight decay (section 8.2).
@@ -44,6 +46,7 @@ struct SgdwOptions {
   bool decouple_lr = false;  ///< decay by (lr / initial_lr) * weight_decay, not lr * weight_decay
   std::optional<double> initial_lr{};  ///< for decouple_lr; default: lr when the group is made
   StorageOptions storage{};
+  friend bool operator==(const SgdwOptions&, const SgdwOptions&) = default;
 };
 
 /// Adam; weight decay is added to the gradient (section 8.1).
@@ -56,6 +59,7 @@ struct AdamOptions {
   bool amsgrad = false;
   bool maximize = false;
   StorageOptions storage{};
+  friend bool operator==(const AdamOptions&, const AdamOptions&) = default;
 };
 
 /// Adam with decoupled weight decay (section 8.1).
@@ -70,6 +74,7 @@ struct AdamWOptions {
   bool decouple_lr = false;
   std::optional<double> initial_lr{};
   StorageOptions storage{};
+  friend bool operator==(const AdamWOptions&, const AdamWOptions&) = default;
 };
 
 /// Lion; weight decay is decoupled (section 8.3).
@@ -82,6 +87,7 @@ struct LionOptions {
   bool decouple_lr = false;
   std::optional<double> initial_lr{};
   StorageOptions storage{};
+  friend bool operator==(const LionOptions&, const LionOptions&) = default;
 };
 
 /// The options of one parameter group. All groups of an optimizer hold the same alternative.

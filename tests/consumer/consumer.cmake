@@ -11,3 +11,8 @@ flashoptim_target(example_quadratic)
 target_link_libraries(example_quadratic PRIVATE flashoptim)
 add_test(NAME example_quadratic COMMAND example_quadratic)
 set_tests_properties(example_quadratic PROPERTIES LABELS unit TIMEOUT 120)
+
+# The one that trains on real data is run where there are data (tests/libtorch).
+add_executable(example_digits "${PROJECT_SOURCE_DIR}/examples/cpp/digits.cc")
+flashoptim_target(example_digits)
+target_link_libraries(example_digits PRIVATE flashoptim)

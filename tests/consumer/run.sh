@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
 # Installs a build to a prefix and uses it as a stranger would: find_package from C++ and C, from C
-# alone, and pkg-config. The prefix is moved before it is used: nothing installed may hold its path.
+# alone, and pkg-config; with PYTHON, from LibTorch alone, that of this interpreter. The prefix is moved
+# before it is used: nothing installed may hold its path.
 #
-#   tests/consumer/run.sh BUILD_FOLDER [CMAKE]
+#   tests/consumer/run.sh BUILD_FOLDER [CMAKE [PYTHON]]
 set -euo pipefail
 
 readonly source="$(cd "$(dirname "$0")" && pwd)"
 readonly build="$(cd "$1" && pwd)" cmake="${2:-cmake}"
-readonly work="$build/consumer"
+readonly python="${3:-}"
+readonly work="$build/consumer${python:+-torch}"
 rm -rf "$work"
 mkdir -p "$work"
 
@@ -22,10 +24,18 @@ use() {
   local name="$1"
   shift
   "$cmake" -S "$source" -B "$work/$name" -G Ninja -DCMAKE_BUILD_TYPE=Release \
-    -DCMAKE_PREFIX_PATH="$work/prefix" "$@" >"$work/$name.log" 2>&1 ||
+    -DCMAKE_PREFIX_PATH="$work/prefix;$torch" "$@" >"$work/$name.log" 2>&1 ||
     { cat "$work/$name.log"; return 1; }
   "$cmake" --build "$work/$name" >>"$work/$name.log" 2>&1 || { cat "$work/$name.log"; return 1; }
 }
+
+torch=""
+if [ -n "$python" ]; then
+  torch="$("$python" -c 'import torch; print(torch.utils.cmake_prefix_path)')"
+  use torch -DCONSUMER_TORCH=ON -DCMAKE_BUILD_TYPE=Debug
+  "$work/torch/consumer_torch"
+  exit
+fi
 
 use both
 "$work/both/consumer_cpp"

@@ -29,6 +29,7 @@ ORDER = (
     "test_amp",
     "test_graphs",
     "test_checkpoint_devices",
+    "test_libtorch",
     "test_no_hidden_work",
     "test_large",
 )

@@ -22,6 +22,7 @@ EXTERNAL = {
     "zstd": re.compile(r"zstd\.h$|zstd_errors\.h$|zdict\.h$"),
     "cli": re.compile(r"CLI/"),
     "zlib": re.compile(r"zlib\.h$"),
+    "test": re.compile(r"gtest/"),
     "os": re.compile(r"(sys|linux|asm)/|(unistd|pthread|sched|fcntl|dlfcn|signal)\.h$"),
 }
 # Only in angle brackets: "cuda/x.h" in quotes is a folder of this project.
@@ -67,6 +68,9 @@ LAWS = {
     "bindings/libtorch": law("capi include", "torch", near=True),
     "tools": law("capi include", "cli json os", near=True),
     "examples": law("capi include", "os", near=True),
+    "examples/libtorch": law("include", "torch"),
+    "tests/consumer": law("include", "torch"),
+    "tests/libtorch": law("include", "torch test", near=True),
 }
 
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include(?:_next)?[ \t]*(?:([<"])([^>"]+)[>"]|(\S+))', re.M)
@@ -127,7 +131,7 @@ def judge(file: Path, beside: Path, in_brackets: bool, path: str) -> str | None:
     governed = law_of(file)
     if governed is None:
         if belongs_to == "torch":
-            return "only bindings/libtorch may know torch"
+            return "only bindings/libtorch, its tests and its example may know torch"
         if belongs_to == "cuda" and not is_layer and "cuda" not in file.as_posix():
             return "CUDA headers belong to src/cuda and its tests"
         return None
