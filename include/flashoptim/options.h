@@ -30,6 +30,7 @@ struct SgdOptions {
   double weight_decay = 0.0;
   bool nesterov = false;  ///< needs momentum and no dampening
   bool maximize = false;
+  std::optional<double> initial_lr{};  ///< kept for schedules; default: lr when the group is made
   StorageOptions storage{};
 };
 
@@ -55,6 +56,7 @@ struct AdamOptions {
   double weight_decay = 0.0;
   bool amsgrad = false;
   bool maximize = false;
+  std::optional<double> initial_lr{};  ///< kept for schedules; default: lr when the group is made
   StorageOptions storage{};
 };
 
