@@ -7,7 +7,8 @@ cd "$(dirname "$0")/.."
 
 readonly python="$PWD/.venv/bin/python"
 # The oldest C library that what is built here runs with: that of RHEL 9 and Ubuntu 22.04.
-readonly platform="manylinux_2_34_$(uname -m)"
+platform="manylinux_2_34_$(uname -m)"
+readonly platform
 export CMAKE_BUILD_PARALLEL_LEVEL="${JOBS:-2}"
 # The source distribution is unpacked to a new folder each time; objects are the same.
 export CCACHE_BASEDIR="${TMPDIR:-/tmp}" CCACHE_NOHASHDIR=1

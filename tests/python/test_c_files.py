@@ -47,6 +47,8 @@ def make_optimizers(
     python = make(
         [{"params": list(first.values())}, {"params": list(second.values()), **SECOND}], **options
     )
+    for group in python.param_groups:
+        group.setdefault("initial_lr", group["lr"])  # as torch's schedulers do
     name = type(python).__name__
     with torch.no_grad():
         c = COptimizer(

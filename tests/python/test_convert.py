@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +10,7 @@ import flashoptim_cpp as flash
 import pytest
 import torch
 from common import same_bits
+from flashoptim_cpp import _convert
 from flashoptim_cpp._files import read_tensors
 from test_command_line import ok
 from test_foreign_states import OFFICIAL, OURS, cases
@@ -25,9 +24,7 @@ TORCH = {
 
 
 def convert(*arguments: str | Path) -> None:
-    command = [sys.executable, "-m", "flashoptim_cpp", "convert", *map(str, arguments)]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (result.returncode, result.stderr) == (0, "")
+    assert _convert.convert([str(argument) for argument in arguments]) == 0
 
 
 def ours(case: dict[str, Any]) -> str:
