@@ -50,7 +50,7 @@ def expect(what: str, found: object, wanted: object) -> None:
 
 
 def milliseconds(*command: str | Path) -> float:
-    """The median of the processor time that a program takes, which a busy machine hardly changes."""
+    """The median of the processor time of a program, which a busy machine hardly changes."""
     times = []
     for _ in range(REPEATS):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
