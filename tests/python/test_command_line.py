@@ -106,6 +106,9 @@ def test_plan_shards_and_releases(tmp_path: Path) -> None:
     )
     assert sharded[0]["total"] == pytest.approx(whole[0]["total"] / 8, rel=1e-3)
     assert released[0]["states"] == whole[0]["states"]
+    assert released[0]["gradients"] == pytest.approx(whole[0]["gradients"] / 16, rel=1e-3)
+    exact = json.loads(ok("plan", "--params", "1234567", "--json", "--optimizer", "sgd"))
+    assert exact["parameters"] == 1234567
     assert 80 in whole[0]["fits_gb"]
     assert 80 not in whole[-1]["fits_gb"]
     assert whole[-1]["total"] == pytest.approx(16 * 8e9, rel=1e-4)

@@ -91,3 +91,33 @@ def steps_in_torch(checkpoint: dict[str, Any], name: str, case: dict[str, Any]) 
     for param, old in zip(model.parameters(), before, strict=True):
         assert param.isfinite().all()
         assert param.numel() == 0 or not torch.equal(param, old)
+
+
+@pytest.mark.parametrize(
+    ("contents", "message"),
+    [
+        (b"hello", "torch cannot read it"),
+        (b"", "torch cannot read it"),
+        ([1], "has no 'model'"),
+        ({"model": {}, "optimizer": {}}, "'optimizer' is not the state dict of an optimizer"),
+        ({"model": [1], "optimizer": {}}, "'model' is not a state dict of tensors"),
+        ({"model": {"a": 1}, "optimizer": {}}, "'model' is not a state dict of tensors"),
+        (
+            {"model": {}, "optimizer": {"state": {}, "param_groups": [{"params": [0]}]}},
+            "cannot be matched",
+        ),
+    ],
+)
+def test_what_is_no_checkpoint_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], contents: Any, message: str
+) -> None:
+    source, target = tmp_path / "run.pt", tmp_path / "run.safetensors"
+    if isinstance(contents, bytes):
+        source.write_bytes(contents)
+    else:
+        torch.save(contents, source)
+    assert _convert.convert([str(source), str(target), "--optimizer", "adamw"]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith(f"flashoptim: {source}")
+    assert message in error
+    assert not target.exists()
