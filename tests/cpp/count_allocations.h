@@ -11,6 +11,7 @@
 
 #include "sanitizers.h"
 
+// NOLINTBEGIN(misc-definitions-in-headers): one file of a program includes this
 namespace {
 
 std::atomic<std::uint64_t> allocations{0};
@@ -60,5 +61,6 @@ void operator delete(void* p) noexcept { std::free(p); }
 void operator delete(void* p, std::size_t) noexcept { std::free(p); }
 
 #endif
+// NOLINTEND(misc-definitions-in-headers)
 
 #endif  // FLASHOPTIM_TESTS_COUNT_ALLOCATIONS_H_
