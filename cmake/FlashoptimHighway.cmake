@@ -1,6 +1,10 @@
 # Defines flashoptim::highway: the headers of Highway, which are all that is used of it. Its shared
 # library is not linked, so nothing that is built here needs it.
-find_path(FLASHOPTIM_HIGHWAY_INCLUDE hwy/highway.h)
+find_package(PkgConfig QUIET)
+if(PkgConfig_FOUND)
+  pkg_check_modules(flashoptim_hwy QUIET libhwy) # where it is, if not where headers usually are
+endif()
+find_path(FLASHOPTIM_HIGHWAY_INCLUDE hwy/highway.h HINTS ${flashoptim_hwy_INCLUDE_DIRS})
 mark_as_advanced(FLASHOPTIM_HIGHWAY_INCLUDE)
 set(highway_version 0)
 if(FLASHOPTIM_HIGHWAY_INCLUDE)
