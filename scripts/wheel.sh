@@ -22,7 +22,7 @@ if ! "$python" -m build --no-isolation --outdir dist . >build/wheel/build.log 2>
   exit 1
 fi
 wheel="$(echo dist/*.whl)"
-"$python" -m auditwheel show "$wheel" >build/wheel/audit.txt
+"$python" -m auditwheel show "$wheel" >build/wheel/audit.txt 2>&1
 if ! tr -s '\n ' '  ' <build/wheel/audit.txt | grep -qF "with the following platform tag: \"$platform\""; then
   cat build/wheel/audit.txt
   echo "wheel: it should be consistent with $platform" >&2
