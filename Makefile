@@ -10,8 +10,8 @@ export JOBS
 PYTHON_IN_VENV := .venv/bin/python
 
 .PHONY: help setup build demo bench-cpu bench-cuda experiments-smoke golden stubs test test-cpp \
-	test-python test-distributed test-libtorch test-asan test-tsan test-install test-cuda test-multi-gpu lint format clean \
-	distclean
+	test-python test-distributed test-libtorch test-asan test-tsan test-install test-cuda test-multi-gpu \
+	fuzz-smoke wheel lint format clean distclean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,8 +41,8 @@ test-multi-gpu: export FLASHOPTIM_CUDA := ON
 test-multi-gpu: build ## DDP and FSDP2 over NCCL on two GPUs; tests/results/multi-gpu-GPU.json
 	@$(PYTHON_IN_VENV) tests/multi_gpu/run.py
 
-test: ## Everything: lint, C++ tests (plain and sanitized), Python tests
-	@scripts/test.sh lint cpp libtorch asan tsan python
+test: ## Everything: lint, C++ tests (plain, sanitized, fuzzed), LibTorch, Python tests, the wheel
+	@scripts/test.sh lint cpp libtorch asan tsan fuzz python wheel
 
 test-cpp: ## C++ tests
 	@scripts/test.sh cpp
@@ -62,6 +62,12 @@ test-asan: ## C++ tests under the address and undefined-behaviour sanitizers
 
 test-tsan: ## C++ tests under the thread sanitizer
 	@scripts/test.sh tsan
+
+fuzz-smoke: ## libFuzzer on what reads files, options and descriptions, 20 s each
+	@scripts/test.sh fuzz
+
+wheel: ## Wheel and source distribution into dist/, checked without torch; size and import time
+	@scripts/test.sh wheel
 
 test-cuda: ## CUDA tests and compute-sanitizer on this machine's GPU; tests/results/cuda-GPU.json
 	@scripts/test_cuda.sh

@@ -38,7 +38,6 @@ write_basic_package_version_file("${PROJECT_BINARY_DIR}/flashoptim-config-versio
 install(
   FILES "${PROJECT_BINARY_DIR}/flashoptim-config.cmake"
         "${PROJECT_BINARY_DIR}/flashoptim-config-version.cmake"
-        "${PROJECT_SOURCE_DIR}/cmake/FlashoptimHighway.cmake"
         "${PROJECT_SOURCE_DIR}/cmake/FlashoptimFiles.cmake"
         "${PROJECT_SOURCE_DIR}/cmake/FlashoptimTorch.cmake"
         "${PROJECT_SOURCE_DIR}/cmake/FlashoptimTorchAdapter.cmake"

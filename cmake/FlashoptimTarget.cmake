@@ -46,7 +46,8 @@ if(FLASHOPTIM_SANITIZE)
   target_compile_options(
     flashoptim_flags
     INTERFACE
-      "$<$<COMPILE_LANGUAGE:CXX>:${sanitize};-fno-sanitize-recover=all;-Wno-maybe-uninitialized>")
+      "$<$<COMPILE_LANGUAGE:CXX>:${sanitize};-fno-sanitize-recover=all>"
+      "$<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-maybe-uninitialized>")
   target_link_options(flashoptim_flags INTERFACE ${sanitize})
 endif()
 

@@ -53,13 +53,13 @@ build_of() { if [[ "$1" == bindings/python/* ]]; then echo build/python; else ec
 # Is it compiled there at all? What only the CUDA presets build is judged by nvcc's warnings.
 compiled() { grep -qF "\"$PWD/$1\"" "$(build_of "$1")/compile_commands.json"; }
 
+# GCC's flags of the dev build may name warnings that Clang does not have.
 tidy_one() {
   local file="$1" common="$2" build stamp output
   build="$(build_of "$file")"
   stamp="$cache/$(printf '%s' "$common" | cat - "$file" | sha256sum | cut -c1-32)"
   if [ -e "$stamp" ]; then return 0; fi
-  if output="$(clang-tidy -p "$build" --quiet \
-    --extra-arg=-Wno-unknown-warning-option "$file" 2>&1)"; then
+  if output="$(clang-tidy -p "$build" --quiet --extra-arg=-Wno-unknown-warning-option "$file" 2>&1)"; then
     touch "$stamp"
   else
     printf '%s\n%s\n' "--- $file" "$output"

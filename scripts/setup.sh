@@ -18,7 +18,7 @@ readonly examples="scripts/requirements-examples.txt"
 readonly apt_build=(g++ clang cmake ninja-build ccache pkg-config libhwy-dev
   nlohmann-json3-dev libcli11-dev zlib1g-dev libzstd-dev)
 readonly apt_python=(python3 python3-venv python3-dev)
-readonly apt_dev=(libgtest-dev libbenchmark-dev clang-format clang-tidy)
+readonly apt_dev=(libgtest-dev libbenchmark-dev clang-format clang-tidy libclang-rt-dev)
 
 say() { printf 'setup: %s\n' "$*"; }
 die() {

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Runs stages of the tests and sums them up: scripts/test.sh lint cpp libtorch asan tsan python
+# Runs stages of the tests and sums them up:
+# scripts/test.sh lint cpp libtorch asan tsan fuzz python wheel
 #
 # A failing stage does not stop the following ones; the exit status says whether all passed.
 set -euo pipefail
@@ -41,7 +42,8 @@ stage() {
         return 1
       ctest --preset dev -R '^consumer$' --output-junit "$reports/install.xml"
       ;;
-    asan | tsan) ctest_preset "$1" ;;
+    asan | tsan | fuzz) ctest_preset "$1" ;;
+    wheel) scripts/wheel.sh ;;
     python)
       scripts/build_python.sh || return 1
       .venv/bin/python -m pytest -n "$jobs" --dist loadgroup --junitxml "$reports/python.xml"

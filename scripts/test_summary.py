@@ -10,7 +10,7 @@ import xml.etree.ElementTree as ElementTree
 from dataclasses import dataclass
 from pathlib import Path
 
-STAGES = ("install", "libtorch", "asan", "tsan", "python")
+STAGES = ("install", "libtorch", "asan", "tsan", "fuzz", "python")
 REPORT_OF_STAGE = {"cpp": "dev"} | {stage: stage for stage in STAGES}
 
 

@@ -27,8 +27,9 @@ void AddVerify(CLI::App& app);
 void AddConvert(CLI::App& app);
 void AddInfo(CLI::App& app);
 void AddBench(CLI::App& app);
-/// `completion` and `man`, which are made from the command line itself.
-void AddSelfDescription(CLI::App& app);
+/// These two are made from the command line itself, and added last.
+void AddCompletion(CLI::App& app);
+void AddMan(CLI::App& app);
 
 }  // namespace flashoptim::tools
 

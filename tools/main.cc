@@ -24,7 +24,8 @@ int Run(int count, char** arguments) {
   AddConvert(app);
   AddInfo(app);
   AddBench(app);
-  AddSelfDescription(app);
+  AddCompletion(app);
+  AddMan(app);
   try {
     app.parse(count, arguments);
   } catch (const CLI::ParseError& error) {

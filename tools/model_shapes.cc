@@ -172,8 +172,13 @@ Shapes ShapesOf(const std::string& path) {
 }
 
 Shapes ShapesOfCount(std::uint64_t parameters) {
+  // As many as make the largest a sixteenth, as an embedding is in a model of some billions.
+  constexpr std::uint64_t kMatrices = 16;
   Shapes shapes;
-  if (parameters >= kRow) shapes.push_back({"matrices", {parameters / kRow, kRow}});
+  for (std::uint64_t i = 0; i < kMatrices; ++i) {
+    const std::uint64_t rows = (parameters / kRow + i) / kMatrices;
+    if (rows != 0) shapes.push_back({"matrix " + std::to_string(i), {rows, kRow}});
+  }
   if (parameters % kRow != 0) shapes.push_back({"rest", {parameters % kRow}});
   return shapes;
 }

@@ -84,7 +84,7 @@ typedef struct flashoptim_options {
   int32_t master_weight_bits; /* 16, 24 or 32: 24 */
   int32_t nonfinite;          /* FLASHOPTIM_NONFINITE_PROPAGATE */
   double lr;                  /* 1e-3 */
-  double initial_lr;          /* for decouple_lr; negative (default): lr when the group is made */
+  double initial_lr;          /* for decouple_lr and schedules; negative (default): lr at first */
   double beta1;               /* 0.9 */
   double beta2;               /* 0.999; Lion 0.99 */
   double eps;                 /* 1e-8 */
@@ -154,6 +154,17 @@ typedef struct flashoptim_memory {
 
 #define FLASHOPTIM_MEMORY_INIT \
   { sizeof(flashoptim_memory), 0, 0, 0, 0, 0, 0, 0, 0 }
+
+/* How a file is written. */
+typedef struct flashoptim_save_options {
+  size_t struct_size;
+  uint64_t shard_bytes; /* above 0: the largest shard of a path in .safetensors.index.json */
+  int32_t zstd_level;   /* 1 to 22, of a path in .zst: 3 */
+  int32_t reserved;     /* 0 */
+} flashoptim_save_options;
+
+#define FLASHOPTIM_SAVE_OPTIONS_INIT \
+  { sizeof(flashoptim_save_options), 0, 3, 0 }
 
 /* Groups and tensors that an optimizer will be made of. */
 typedef struct flashoptim_builder flashoptim_builder;
@@ -234,9 +245,15 @@ FLASHOPTIM_API flashoptim_status flashoptim_set_options(flashoptim_optimizer* op
 FLASHOPTIM_API flashoptim_status flashoptim_set_lr(flashoptim_optimizer* optimizer, size_t group,
                                                    double lr);
 
-/* Parameters: their number, the index of a name, how often one was stepped. */
+/* Numbers of groups and of parameters; a parameter as it was described, with the strides that it
+ * has and its group, where `group` is not null; the index of a name; how often one was stepped. */
+FLASHOPTIM_API flashoptim_status flashoptim_group_count(const flashoptim_optimizer* optimizer,
+                                                        size_t* count);
 FLASHOPTIM_API flashoptim_status flashoptim_parameter_count(const flashoptim_optimizer* optimizer,
                                                             size_t* count);
+FLASHOPTIM_API flashoptim_status flashoptim_parameter(const flashoptim_optimizer* optimizer,
+                                                      size_t parameter, flashoptim_tensor* tensor,
+                                                      size_t* group);
 FLASHOPTIM_API flashoptim_status flashoptim_find_parameter(const flashoptim_optimizer* optimizer,
                                                            const char* name, size_t* parameter);
 FLASHOPTIM_API flashoptim_status flashoptim_step_count(const flashoptim_optimizer* optimizer,
@@ -257,6 +274,14 @@ FLASHOPTIM_API flashoptim_status flashoptim_write_state(flashoptim_optimizer* op
                                                         size_t index, const void* source,
                                                         size_t bytes);
 
+/* The same for a weight, in its dtype. */
+FLASHOPTIM_API flashoptim_status flashoptim_read_weight(const flashoptim_optimizer* optimizer,
+                                                        size_t parameter, void* target,
+                                                        size_t bytes);
+FLASHOPTIM_API flashoptim_status flashoptim_write_weight(flashoptim_optimizer* optimizer,
+                                                         size_t parameter, const void* source,
+                                                         size_t bytes);
+
 /* Master weights as fp32 in host memory, in the weight's memory order; `count` is its number of
  * elements. Writing splits them, rounding to nearest. */
 FLASHOPTIM_API flashoptim_status flashoptim_read_master_weights(
@@ -270,11 +295,20 @@ FLASHOPTIM_API flashoptim_status flashoptim_write_master_weights(flashoptim_opti
  * everything is checked before the first byte is written. FLASHOPTIM_FILE_ERROR. */
 FLASHOPTIM_API flashoptim_status flashoptim_save(const flashoptim_optimizer* optimizer,
                                                  const char* path);
+FLASHOPTIM_API flashoptim_status flashoptim_save_with(const flashoptim_optimizer* optimizer,
+                                                      const char* path,
+                                                      const flashoptim_save_options* options);
 FLASHOPTIM_API flashoptim_status flashoptim_load(flashoptim_optimizer* optimizer, const char* path);
+/* Gives each group the options that the file has for it: learning rates, for instance. */
+FLASHOPTIM_API flashoptim_status flashoptim_load_options(flashoptim_optimizer* optimizer,
+                                                         const char* path);
 
-/* Bytes of all parameters. */
+/* Bytes of all parameters, and of one. */
 FLASHOPTIM_API flashoptim_status flashoptim_memory_use(const flashoptim_optimizer* optimizer,
                                                        flashoptim_memory* memory);
+FLASHOPTIM_API flashoptim_status flashoptim_parameter_memory(const flashoptim_optimizer* optimizer,
+                                                             size_t parameter,
+                                                             flashoptim_memory* memory);
 
 #ifdef __cplusplus
 }

@@ -72,7 +72,8 @@ class Optimizer {
   /// Sets the CUDA stream (a cudaStream_t) of one GPU; the default stream until then.
   void SetStream(std::int32_t device_index, void* stream);
 
-  /// Steps every parameter that has a gradient. Allocates nothing; on a GPU it only enqueues,
+  /// Steps every parameter that has a gradient. Allocates nothing (but in the first step after
+  /// WriteState changed a stream key, a load included); on a GPU it only enqueues,
   /// unless a policy of non-finite gradients must look at them first. Returns the number of
   /// parameters that Nonfinite::kSkip left alone. Throws NonfiniteGradientError under
   /// Nonfinite::kError.
@@ -86,7 +87,7 @@ class Optimizer {
   /// momentum from or to 0).
   void SetOptions(std::size_t group, const Options& options);
   double lr(std::size_t group) const;
-  /// The learning rate alone, what schedules change.
+  /// The learning rate alone, what schedules change. Allocates nothing.
   void SetLr(std::size_t group, double lr);
 
   /// Number of parameters of all groups.

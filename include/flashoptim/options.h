@@ -31,6 +31,7 @@ struct SgdOptions {
   double weight_decay = 0.0;
   bool nesterov = false;  ///< needs momentum and no dampening
   bool maximize = false;
+  std::optional<double> initial_lr{};  ///< kept for schedules; default: lr when the group is made
   StorageOptions storage{};
   friend bool operator==(const SgdOptions&, const SgdOptions&) = default;
 };
@@ -58,6 +59,7 @@ struct AdamOptions {
   double weight_decay = 0.0;
   bool amsgrad = false;
   bool maximize = false;
+  std::optional<double> initial_lr{};  ///< kept for schedules; default: lr when the group is made
   StorageOptions storage{};
   friend bool operator==(const AdamOptions&, const AdamOptions&) = default;
 };

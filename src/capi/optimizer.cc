@@ -43,6 +43,16 @@ const flashoptim::StateEntry& StateOfSize(const flashoptim::Optimizer& optimizer
   return tensor;
 }
 
+void CheckWeightBytes(const flashoptim::Optimizer& optimizer, std::size_t parameter,
+                      std::size_t bytes) {
+  const std::uint64_t wanted = optimizer.Memory(parameter).weights;
+  if (bytes != wanted) {
+    throw std::invalid_argument("tensor '" + optimizer.parameter(parameter).name +
+                                "': its weight has " + std::to_string(wanted) + " bytes, not " +
+                                std::to_string(bytes));
+  }
+}
+
 }  // namespace
 
 void flashoptim_optimizer_destroy(flashoptim_optimizer* optimizer) {
@@ -92,6 +102,22 @@ flashoptim_status flashoptim_set_options(flashoptim_optimizer* optimizer, size_t
 
 flashoptim_status flashoptim_set_lr(flashoptim_optimizer* optimizer, size_t group, double lr) {
   return Guarded([&] { Of(optimizer).SetLr(group, lr); });
+}
+
+flashoptim_status flashoptim_group_count(const flashoptim_optimizer* optimizer, size_t* count) {
+  return Guarded([&] {
+    CheckPointer(count, "count");
+    *count = Of(optimizer).groups();
+  });
+}
+
+flashoptim_status flashoptim_parameter(const flashoptim_optimizer* optimizer, size_t parameter,
+                                       flashoptim_tensor* tensor, size_t* group) {
+  return Guarded([&] {
+    CheckStruct(tensor, "tensor");
+    Fill(Of(optimizer).parameter(parameter), *tensor);
+    if (group != nullptr) *group = optimizer->optimizer.GroupOf(parameter);
+  });
 }
 
 flashoptim_status flashoptim_parameter_count(const flashoptim_optimizer* optimizer, size_t* count) {
@@ -172,6 +198,26 @@ flashoptim_status flashoptim_write_state(flashoptim_optimizer* optimizer, size_t
   });
 }
 
+flashoptim_status flashoptim_read_weight(const flashoptim_optimizer* optimizer, size_t parameter,
+                                         void* target, size_t bytes) {
+  return Guarded([&] {
+    if (bytes != 0) CheckPointer(target, "target");
+    const flashoptim::Optimizer& own = Of(optimizer);
+    CheckWeightBytes(own, parameter, bytes);
+    own.ReadWeight(parameter, target);
+  });
+}
+
+flashoptim_status flashoptim_write_weight(flashoptim_optimizer* optimizer, size_t parameter,
+                                          const void* source, size_t bytes) {
+  return Guarded([&] {
+    if (bytes != 0) CheckPointer(source, "source");
+    flashoptim::Optimizer& own = Of(optimizer);
+    CheckWeightBytes(own, parameter, bytes);
+    own.WriteWeight(parameter, source);
+  });
+}
+
 flashoptim_status flashoptim_read_master_weights(const flashoptim_optimizer* optimizer,
                                                  size_t parameter, float* master, size_t count) {
   return Guarded([&] {
@@ -195,10 +241,34 @@ flashoptim_status flashoptim_save(const flashoptim_optimizer* optimizer, const c
   });
 }
 
+flashoptim_status flashoptim_save_with(const flashoptim_optimizer* optimizer, const char* path,
+                                       const flashoptim_save_options* options) {
+  return Guarded([&] {
+    CheckPointer(path, "path");
+    CheckStruct(options, "options");
+    flashoptim::SaveOptimizer(Of(optimizer), path, flashoptim::capi::WriteOptionsOf(*options));
+  });
+}
+
 flashoptim_status flashoptim_load(flashoptim_optimizer* optimizer, const char* path) {
   return Guarded([&] {
     CheckPointer(path, "path");
     flashoptim::LoadOptimizer(Of(optimizer), path);
+  });
+}
+
+flashoptim_status flashoptim_load_options(flashoptim_optimizer* optimizer, const char* path) {
+  return Guarded([&] {
+    CheckPointer(path, "path");
+    flashoptim::LoadOptions(Of(optimizer), path);
+  });
+}
+
+flashoptim_status flashoptim_parameter_memory(const flashoptim_optimizer* optimizer,
+                                              size_t parameter, flashoptim_memory* memory) {
+  return Guarded([&] {
+    CheckStruct(memory, "memory");
+    Fill(Of(optimizer).Memory(parameter), *memory);
   });
 }
 

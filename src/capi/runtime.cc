@@ -48,7 +48,12 @@ const char* flashoptim_status_name(flashoptim_status status) {
   return status >= 0 && status < count ? kNames[status] : "unknown";
 }
 
-int32_t flashoptim_cuda_available(void) { return flashoptim::CudaAvailable() ? 1 : 0; }
+int32_t flashoptim_cuda_available(void) {
+  int32_t available = 0;
+  // A driver that cannot be asked is one that cannot be used.
+  Guarded([&] { available = flashoptim::CudaAvailable() ? 1 : 0; });
+  return available;
+}
 
 int32_t flashoptim_cpu_threads(void) { return flashoptim::CpuThreads(); }
 

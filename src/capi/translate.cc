@@ -55,6 +55,7 @@ concept HasDecoupledDecay = requires(T options) {
 template <class T>
 void Read(const flashoptim_options& c, T& options) {
   options.lr = c.lr;
+  if (!(c.initial_lr < 0.0)) options.initial_lr = c.initial_lr;
   options.weight_decay = c.weight_decay;
   options.maximize = Switch("maximize", c.maximize);
   if constexpr (HasBetas<T>) {
@@ -72,7 +73,6 @@ void Read(const flashoptim_options& c, T& options) {
   }
   if constexpr (HasDecoupledDecay<T>) {
     options.decouple_lr = Switch("decouple_lr", c.decouple_lr);
-    if (!(c.initial_lr < 0.0)) options.initial_lr = c.initial_lr;
   }
   StorageOptions& storage = options.storage;
   storage.quantize = Switch("quantize", c.quantize);
@@ -86,7 +86,7 @@ void Read(const flashoptim_options& c, T& options) {
 template <class T>
 void Write(const T& options, flashoptim_options& c) {
   c.lr = options.lr;
-  c.initial_lr = -1.0;
+  c.initial_lr = options.initial_lr.value_or(-1.0);
   c.beta1 = 0.9;
   c.beta2 = 0.999;
   c.eps = 1e-8;
@@ -107,7 +107,6 @@ void Write(const T& options, flashoptim_options& c) {
   }
   if constexpr (HasDecoupledDecay<T>) {
     c.decouple_lr = options.decouple_lr;
-    c.initial_lr = options.initial_lr.value_or(-1.0);
   }
   const StorageOptions& storage = options.storage;
   c.quantize = storage.quantize;
@@ -187,6 +186,26 @@ Parameter ParameterOf(const flashoptim_tensor& tensor) {
       static_cast<DeviceType>(Code((whose + "its device_type").c_str(), tensor.device_type, 2));
   parameter.device.index = tensor.device_index;
   return parameter;
+}
+
+WriteOptions WriteOptionsOf(const flashoptim_save_options& options) {
+  CheckReserved({options.reserved});
+  WriteOptions result;
+  result.shard_bytes = options.shard_bytes;
+  result.zstd_level = options.zstd_level;
+  return result;
+}
+
+void Fill(const Parameter& parameter, flashoptim_tensor& target) {
+  target.name = parameter.name.c_str();
+  target.data = parameter.data;
+  target.shape = parameter.shape.data();
+  target.strides = parameter.strides.data();
+  target.dimensions = parameter.shape.size();
+  target.dtype = static_cast<std::int32_t>(parameter.dtype);
+  target.device_type = static_cast<std::int32_t>(parameter.device.type);
+  target.device_index = parameter.device.index;
+  target.reserved = 0;
 }
 
 void Fill(const Options& options, flashoptim_options& target) {

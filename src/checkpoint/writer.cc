@@ -112,7 +112,10 @@ class Generations {
   explicit Generations(const std::string& index_path) : path_(index_path) {
     const std::string name = path_.filename().string();
     stem_ = name.substr(0, name.size() - checkpoint::kIndexEnding.size());
-    for (const auto& [file, generation] : Files()) next_ = std::max(next_, generation + 1);
+    for (const auto& [file, generation] : Files()) {
+      next_ = std::max(next_, generation + 1);
+      others_.push_back(file);
+    }
   }
 
   std::string NameOf(std::size_t shard, std::size_t shards) const {
@@ -127,28 +130,33 @@ class Generations {
 
   // What the index no longer names. A reader that has them mapped keeps them.
   void RemoveOthers() const {
-    for (const auto& [file, generation] : Files()) {
+    for (const std::filesystem::path& file : others_) {
       std::error_code ignored;
-      if (generation != next_) std::filesystem::remove(file, ignored);
+      std::filesystem::remove(file, ignored);
     }
   }
 
  private:
   std::vector<std::pair<std::filesystem::path, unsigned long>> Files() const {
     std::vector<std::pair<std::filesystem::path, unsigned long>> files;
-    const std::filesystem::path folder = path_.parent_path();
+    const std::string folder = path_.has_parent_path() ? path_.parent_path().string() : ".";
     std::error_code error;
-    for (const auto& entry :
-         std::filesystem::directory_iterator(folder.empty() ? "." : folder, error)) {
-      const std::string name = entry.path().filename().string();
+    std::filesystem::directory_iterator entry(folder, error);
+    for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
+      const std::string name = entry->path().filename().string();
       if (!name.starts_with(stem_ + "-g")) continue;
       unsigned long generation = 0;
       int end = 0;
       const std::string rest = name.substr(stem_.size());
       if (std::sscanf(rest.c_str(), "-g%lu-%*u-of-%*u.safetensors%n", &generation, &end) == 1 &&
           static_cast<std::size_t>(end) == rest.size()) {
-        files.emplace_back(entry.path(), generation);
+        files.emplace_back(entry->path(), generation);
       }
+    }
+    // Who does not see the shards that are there would write over them.
+    if (error) {
+      throw FileError(path_.string() + ": its folder " + folder +
+                      " cannot be listed: " + error.message() + "; shards need that");
     }
     return files;
   }
@@ -156,6 +164,7 @@ class Generations {
   std::filesystem::path path_;
   std::string stem_;
   unsigned long next_ = 1;
+  std::vector<std::filesystem::path> others_;  // of earlier generations
 };
 
 std::vector<std::span<const FileTensor>> Cut(std::span<const FileTensor> tensors,

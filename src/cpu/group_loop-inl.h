@@ -130,15 +130,17 @@ HWY_INLINE bool StoreGroup(const TensorTask& task, const GroupTiles& tiles) {
     StoreMasters(task, global_group, view, i, tiles.w.values + i);
   }
   if constexpr (HasFirst(kRule)) {
-    First::Store(tiles.m.values, tiles.m.MaxBits(), view.first, task.first_scale + group);
+    First::Store(tiles.m.values, tiles.m.MaxBits(), view.first, ScaleAt(task.first_scale, group));
   }
   if constexpr (HasSecond(kRule)) {
     Second::Store(tiles.v.values, tiles.v.MaxBits(), global_group,
-                  task.stream_seeds[core::kSecondMoment], view.second, task.second_scale + group);
+                  task.stream_seeds[core::kSecondMoment], view.second,
+                  ScaleAt(task.second_scale, group));
   }
   if constexpr (HasMaximum(kRule)) {
     Second::Store(tiles.x.values, tiles.x.MaxBits(), global_group,
-                  task.stream_seeds[core::kMaximum], view.maximum, task.maximum_scale + group);
+                  task.stream_seeds[core::kMaximum], view.maximum,
+                  ScaleAt(task.maximum_scale, group));
   }
   return true;
 }

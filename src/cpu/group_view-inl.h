@@ -15,6 +15,11 @@ HWY_INLINE void* Advance(void* base, uint64_t bytes) {
   return base == nullptr ? nullptr : static_cast<uint8_t*>(base) + bytes;
 }
 
+// The scale of a group; null where the codec has none.
+HWY_INLINE float* ScaleAt(float* scales, uint64_t group) {
+  return scales == nullptr ? nullptr : scales + group;
+}
+
 HWY_INLINE GroupView ViewAt(const TensorTask& task, uint64_t offset) {
   const uint64_t moment_size = task.codec == Codec::kNone ? sizeof(float) : 1;
   return {Advance(task.weight, offset * ElementSize(task.weight_dtype)),

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "core/tensor_task.h"
+#include "cpu/instruction_sets.h"
 #include "cpu/reference.h"
 #include "cpu/targets.h"
 
@@ -54,10 +55,10 @@ namespace flashoptim::cpu {
 
 StepGroupsFunction SimdStepGroups(std::string_view target) {
 #if HWY_TARGETS & HWY_AVX3
-  if (target == "avx512" && (hwy::SupportedTargets() & HWY_AVX3) != 0) return N_AVX3::StepGroups;
+  if (target == "avx512" && HasAvx512()) return N_AVX3::StepGroups;
 #endif
 #if HWY_TARGETS & HWY_AVX2
-  if (target == "avx2" && (hwy::SupportedTargets() & HWY_AVX2) != 0) return N_AVX2::StepGroups;
+  if (target == "avx2" && HasAvx2()) return N_AVX2::StepGroups;
 #endif
 #if HWY_TARGETS & HWY_NEON
   if (target == "neon") return N_NEON::StepGroups;

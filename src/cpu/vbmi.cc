@@ -7,6 +7,7 @@
 
 #include "core/tensor_task.h"
 #include "cpu/decode_table.h"
+#include "cpu/instruction_sets.h"
 #include "cpu/targets.h"
 
 #define HWY_WANT_AVX3_DL
@@ -58,7 +59,7 @@ namespace flashoptim::cpu {
 
 StepGroupsFunction VbmiStepGroups() {
 #if HWY_TARGETS & HWY_AVX3_DL
-  if ((hwy::SupportedTargets() & HWY_AVX3_DL) != 0) return N_AVX3_DL::StepGroups;
+  if (HasAvx512Vbmi()) return N_AVX3_DL::StepGroups;
 #endif
   return nullptr;
 }

@@ -1,5 +1,7 @@
 #include "optimizer/group_setup.h"
 
+#include <algorithm>
+#include <array>
 #include <stdexcept>
 #include <string>
 #include <type_traits>
@@ -9,12 +11,13 @@
 namespace flashoptim {
 namespace {
 
-constexpr MomentSpec kMomentumBuffer = {"momentum_buffer", StateKind::kFirstMoment,
-                                        StateKind::kFirstScale};
-constexpr MomentSpec kExpAvg = {"exp_avg", StateKind::kFirstMoment, StateKind::kFirstScale};
-constexpr MomentSpec kExpAvgSq = {"exp_avg_sq", StateKind::kSecondMoment, StateKind::kSecondScale};
-constexpr MomentSpec kMaxExpAvgSq = {"max_exp_avg_sq", StateKind::kMaximum,
-                                     StateKind::kMaximumScale};
+constexpr std::array<MomentSpec, 1> kMomentum{
+    {{"momentum_buffer", StateKind::kFirstMoment, StateKind::kFirstScale}}};
+// Lion keeps the first of them, Adam two, and amsgrad all.
+constexpr std::array<MomentSpec, 3> kAverages{
+    {{"exp_avg", StateKind::kFirstMoment, StateKind::kFirstScale},
+     {"exp_avg_sq", StateKind::kSecondMoment, StateKind::kSecondScale},
+     {"max_exp_avg_sq", StateKind::kMaximum, StateKind::kMaximumScale}}};
 
 template <class T>
 concept HasDecoupledDecay = requires(T options) {
@@ -24,11 +27,10 @@ concept HasDecoupledDecay = requires(T options) {
 template <class T>
 void ReadDecay(const T& options, Hyperparameters& h) {
   h.weight_decay = options.weight_decay;
-  h.initial_lr = options.lr;
+  h.initial_lr = options.initial_lr.value_or(options.lr);
   if constexpr (HasDecoupledDecay<T>) {
     h.weight_decay_kind =
         options.decouple_lr ? WeightDecay::kFullyDecoupled : WeightDecay::kDecoupled;
-    h.initial_lr = options.initial_lr.value_or(options.lr);
   }
 }
 
@@ -40,18 +42,17 @@ void ReadRule(const T& options, GroupSetup& setup) {
     h.momentum = options.momentum;
     h.dampening = options.dampening;
     h.nesterov = options.nesterov;
-    if (options.momentum != 0.0) setup.moments = {kMomentumBuffer};
+    if (options.momentum != 0.0) setup.moments = kMomentum;
   } else {
     h.beta1 = options.beta1;
     h.beta2 = options.beta2;
     if constexpr (std::is_same_v<T, LionOptions>) {
       setup.rule = Rule::kLion;
-      setup.moments = {kExpAvg};
+      setup.moments = std::span(kAverages).first(1);
     } else {
       setup.rule = Rule::kAdam;
       h.eps = options.eps;
-      setup.moments = {kExpAvg, kExpAvgSq};
-      if (options.amsgrad) setup.moments.push_back(kMaxExpAvgSq);
+      setup.moments = std::span(kAverages).first(options.amsgrad ? 3 : 2);
     }
   }
 }
@@ -73,7 +74,8 @@ void ReadStorage(const StorageOptions& storage, const std::string& whose, GroupS
 
 bool GroupSetup::SameState(const GroupSetup& other) const {
   return rule == other.rule && codec == other.codec &&
-         master_weight_bits == other.master_weight_bits && moments == other.moments;
+         master_weight_bits == other.master_weight_bits &&
+         std::ranges::equal(moments, other.moments);
 }
 
 GroupSetup SetupOf(const Options& options, const std::string& whose) {
@@ -105,13 +107,7 @@ void SetLearningRate(Options& options, double lr) {
 }
 
 void FixInitialLearningRate(Options& options, double lr) {
-  std::visit(
-      [lr](auto& chosen) {
-        if constexpr (HasDecoupledDecay<std::remove_reference_t<decltype(chosen)>>) {
-          chosen.initial_lr = chosen.initial_lr.value_or(lr);
-        }
-      },
-      options);
+  std::visit([lr](auto& chosen) { chosen.initial_lr = chosen.initial_lr.value_or(lr); }, options);
 }
 
 }  // namespace flashoptim

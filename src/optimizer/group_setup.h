@@ -3,8 +3,8 @@
 #define FLASHOPTIM_OPTIMIZER_GROUP_SETUP_H_
 
 #include <cstdint>
+#include <span>
 #include <string>
-#include <vector>
 
 #include "flashoptim/hyperparameters.h"
 #include "flashoptim/options.h"
@@ -26,19 +26,20 @@ struct GroupSetup {
   Hyperparameters hyperparameters;
   Codec codec = Codec::kNone;  ///< that is asked for; none without `quantize`
   std::int32_t master_weight_bits = 24;
-  std::vector<MomentSpec> moments;
+  std::span<const MomentSpec> moments;  ///< of a table that is always there
 
   /// Whether a state that was made for one setup fits the other.
   bool SameState(const GroupSetup& other) const;
 };
 
-/// Throws std::invalid_argument, naming the value behind `whose`, if an option is not valid.
+/// Throws std::invalid_argument, naming the value behind `whose`, if an option is not valid;
+/// allocates nothing otherwise.
 GroupSetup SetupOf(const Options& options, const std::string& whose);
 
 /// Hyper-parameters that each alternative has.
 double LearningRate(const Options& options);
 void SetLearningRate(Options& options, double lr);
-/// Fixes an `initial_lr` that was left open at the value given. Options without one stay.
+/// Fixes an `initial_lr` that was left open at the value given.
 void FixInitialLearningRate(Options& options, double lr);
 
 }  // namespace flashoptim

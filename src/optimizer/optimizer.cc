@@ -117,25 +117,31 @@ const Options& Optimizer::options(std::size_t group) const {
 }
 
 void Optimizer::SetOptions(std::size_t group, const Options& options) {
-  const std::string whose = "parameter group " + std::to_string(impl_->CheckedGroup(group)) + ": ";
+  impl_->CheckedGroup(group);
+  const auto refuse = [&](const std::string& message) {
+    throw std::invalid_argument("parameter group " + std::to_string(group) + ": " + message);
+  };
   if (options.index() != impl_->options[group].index()) {
-    throw std::invalid_argument(whose + "the options are of " + NameOf(options) +
-                                " and the optimizer is " + NameOf(impl_->options[group]) +
-                                "; make a new optimizer");
+    refuse("the options are of " + NameOf(options) + " and the optimizer is " +
+           NameOf(impl_->options[group]) + "; make a new optimizer");
   }
   Options fixed = options;
   FixInitialLearningRate(fixed, impl_->setups[group].hyperparameters.initial_lr);
-  GroupSetup setup = SetupOf(fixed, whose);
+  GroupSetup setup;
+  try {
+    setup = SetupOf(fixed, "");
+  } catch (const std::invalid_argument& error) {
+    refuse(error.what());
+  }
   if (!setup.SameState(impl_->setups[group])) {
-    throw std::invalid_argument(
-        whose +
-        "quantize, codec, master_weight_bits, amsgrad, and momentum from or "
-        "to 0 change the state; make a new optimizer");
+    refuse(
+        "quantize, codec, master_weight_bits, amsgrad, and momentum from or to 0 change the state; "
+        "make a new optimizer");
   }
   if (impl_->plan) {
     impl_->plan->SetHyperparameters(static_cast<std::uint32_t>(group), setup.hyperparameters);
   }
-  impl_->setups[group] = std::move(setup);
+  impl_->setups[group] = setup;
   impl_->options[group] = fixed;
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <deque>
 #include <numeric>
 #include <optional>
 #include <utility>
@@ -69,9 +70,8 @@ bool HasWeightShape(const StateEntry& entry) {
 }
 
 // From memory order to the row-major order of a file.
-std::vector<std::byte> RowMajor(std::vector<std::byte> memory, const Parameter& parameter,
+std::vector<std::byte> RowMajor(const std::vector<std::byte>& memory, const Parameter& parameter,
                                 std::size_t element) {
-  if (MemoryOrderOf(parameter).empty()) return memory;
   std::vector<std::byte> file(memory.size());
   std::vector<std::int64_t> index(parameter.shape.size(), 0);
   for (std::size_t to = 0; to < file.size(); to += element) {
@@ -218,26 +218,31 @@ class Loader {
 
 void SaveOptimizer(const Optimizer& optimizer, const std::string& path,
                    const WriteOptions& options) {
-  std::vector<std::vector<std::byte>> contents;
+  std::deque<std::vector<std::byte>> copies;
   std::vector<FileTensor> tensors;
-  contents.reserve(optimizer.size() + optimizer.state().size());
+  // What lies in host memory as it will in the file is written from there.
   const auto add = [&](std::string name, FileDType dtype, const std::vector<std::int64_t>& shape,
-                       std::vector<std::byte>&& bytes) {
-    contents.push_back(std::move(bytes));
-    tensors.push_back({std::move(name), dtype, FileShape(shape), contents.back()});
+                       const Device& device, const Parameter* order, const void* data,
+                       std::size_t bytes, const auto& read) {
+    std::span contents(static_cast<const std::byte*>(data), bytes);
+    const bool in_order = order == nullptr || MemoryOrderOf(*order).empty();
+    if (device.type != DeviceType::kCpu || !in_order) {
+      std::vector<std::byte> copy(bytes);
+      read(copy.data());
+      if (!in_order) copy = RowMajor(copy, *order, BytesOf(dtype));
+      contents = copies.emplace_back(std::move(copy));
+    }
+    tensors.push_back({std::move(name), dtype, FileShape(shape), contents});
   };
   for (std::size_t i = 0; i < optimizer.size(); ++i) {
     const Parameter& parameter = optimizer.parameter(i);
-    std::vector<std::byte> weight(optimizer.Memory(i).weights);
-    optimizer.ReadWeight(i, weight.data());
-    add(parameter.name, FileDTypeOf(parameter.dtype), parameter.shape,
-        RowMajor(std::move(weight), parameter, SizeOf(parameter.dtype)));
+    add(parameter.name, FileDTypeOf(parameter.dtype), parameter.shape, parameter.device, &parameter,
+        parameter.data, optimizer.Memory(i).weights,
+        [&](void* target) { optimizer.ReadWeight(i, target); });
     for (const StateEntry& entry : optimizer.state(i)) {
-      std::vector<std::byte> bytes(entry.bytes);
-      optimizer.ReadState(entry, bytes.data());
-      if (HasWeightShape(entry)) bytes = RowMajor(std::move(bytes), parameter, SizeOf(entry.dtype));
-      add(parameter.name + "." + entry.name, FileDTypeOf(entry.dtype), entry.shape,
-          std::move(bytes));
+      add(parameter.name + "." + entry.name, FileDTypeOf(entry.dtype), entry.shape, entry.device,
+          HasWeightShape(entry) ? &parameter : nullptr, entry.data, entry.bytes,
+          [&](void* target) { optimizer.ReadState(entry, target); });
     }
   }
   WriteOptions written = options;

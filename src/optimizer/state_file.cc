@@ -228,7 +228,9 @@ std::optional<OptimizerState> ReadOptimizerState(const CheckpointFile& file) {
     for (const StateGroup& group : state.description.groups) {
       CheckHyperparameters(state.description.rule, group.hyperparameters);
     }
-  } catch (const std::exception& error) {
+  } catch (const FileError& error) {
+    throw FileError(file.path() + ": " + error.what());
+  } catch (const std::invalid_argument& error) {
     throw FileError(file.path() + ": " + error.what());
   }
   Collector collector(file, state.description);

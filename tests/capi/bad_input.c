@@ -168,12 +168,37 @@ static void layouts(flashoptim_builder* builder) {
   GOOD(flashoptim_builder_set_state_memory(builder, 2, NULL));
 }
 
+static void files(flashoptim_optimizer* optimizer) {
+  flashoptim_save_options how = FLASHOPTIM_SAVE_OPTIONS_INIT;
+  BAD(flashoptim_save(optimizer, NULL), "path is null");
+  BAD(flashoptim_load(NULL, "x.safetensors"), "optimizer is null");
+  BAD(flashoptim_load_options(optimizer, NULL), "path is null");
+  BAD(flashoptim_save_with(optimizer, "x.safetensors", NULL), "options is null");
+  how.reserved = 1;
+  BAD(flashoptim_save_with(optimizer, "x.safetensors", &how), "a reserved member is 1");
+  how.reserved = 0;
+  how.struct_size = 16;
+  BAD(flashoptim_save_with(optimizer, "x.safetensors", &how), "options has struct_size 16");
+  how.struct_size = sizeof(how);
+  how.shard_bytes = 1;
+  static const char* const nowhere = "no/such/folder/x.safetensors";
+  expect(flashoptim_save_with(optimizer, nowhere, &how), FLASHOPTIM_FILE_ERROR,
+         "shards need a name", "shards of a single file");
+  expect(flashoptim_save_with(optimizer, "no/such/folder/x.safetensors.index.json", &how),
+         FLASHOPTIM_FILE_ERROR, "its folder no/such/folder cannot be listed",
+         "shards in no folder");
+  expect(flashoptim_load(optimizer, nowhere), FLASHOPTIM_FILE_ERROR, nowhere, "no file");
+  expect(flashoptim_load_options(optimizer, nowhere), FLASHOPTIM_FILE_ERROR, nowhere, "no file");
+  expect(flashoptim_save(optimizer, nowhere), FLASHOPTIM_FILE_ERROR, nowhere, "no folder");
+}
+
 static void calls(flashoptim_optimizer* optimizer) {
   float buffer[8] = {0};
   size_t index = 0;
   uint64_t steps = 0;
   flashoptim_state_tensor state = FLASHOPTIM_STATE_TENSOR_INIT;
   flashoptim_memory memory = FLASHOPTIM_MEMORY_INIT;
+  flashoptim_tensor tensor = FLASHOPTIM_TENSOR_INIT;
   flashoptim_options options;
   options.struct_size = sizeof(options);
   BAD(flashoptim_set_gradient(NULL, 0, buffer, FLASHOPTIM_FLOAT32), "optimizer is null");
@@ -205,16 +230,18 @@ static void calls(flashoptim_optimizer* optimizer) {
   BAD(flashoptim_write_state(optimizer, 0, buffer, 4), "the step count is -1");
   BAD(flashoptim_read_master_weights(optimizer, 0, buffer, 7), "7 master weights for 8 elements");
   BAD(flashoptim_write_master_weights(optimizer, 0, NULL, 8), "master is null");
+  BAD(flashoptim_read_weight(optimizer, 0, buffer, 31), "its weight has 32 bytes, not 31");
+  BAD(flashoptim_write_weight(optimizer, 0, NULL, 32), "source is null");
+  BAD(flashoptim_write_weight(optimizer, 1, buffer, 32), "parameter 1 of 1");
+  BAD(flashoptim_group_count(optimizer, NULL), "count is null");
+  BAD(flashoptim_parameter(optimizer, 0, NULL, NULL), "tensor is null");
+  BAD(flashoptim_parameter(optimizer, 1, &tensor, NULL), "parameter 1 of 1");
   BAD(flashoptim_memory_use(optimizer, NULL), "memory is null");
+  BAD(flashoptim_parameter_memory(optimizer, 1, &memory), "parameter 1 of 1");
   memory.struct_size = 0;
   BAD(flashoptim_memory_use(optimizer, &memory), "memory has struct_size 0");
   BAD(flashoptim_set_cpu_threads(0), "0");
-  BAD(flashoptim_save(optimizer, NULL), "path is null");
-  BAD(flashoptim_load(NULL, "x.safetensors"), "optimizer is null");
-  expect(flashoptim_load(optimizer, "no/such/folder/x.safetensors"), FLASHOPTIM_FILE_ERROR,
-         "no/such/folder/x.safetensors", "a file that is not there");
-  expect(flashoptim_save(optimizer, "no/such/folder/x.safetensors"), FLASHOPTIM_FILE_ERROR,
-         "no/such/folder/x.safetensors", "a folder that is not there");
+  files(optimizer);
 
   for (size_t i = 0; i < 8; ++i) {
     if (weight[i] != 1.0F) BAD(FLASHOPTIM_OK, "a refused call has changed a weight");

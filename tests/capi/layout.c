@@ -70,6 +70,12 @@ AT(flashoptim_memory, maximum, 48);
 AT(flashoptim_memory, scales, 56);
 AT(flashoptim_memory, other, 64);
 
+SIZE(flashoptim_save_options, 24);
+AT(flashoptim_save_options, struct_size, 0);
+AT(flashoptim_save_options, shard_bytes, 8);
+AT(flashoptim_save_options, zstd_level, 16);
+AT(flashoptim_save_options, reserved, 20);
+
 CODE(FLASHOPTIM_OK, 0);
 CODE(FLASHOPTIM_INVALID_ARGUMENT, 1);
 CODE(FLASHOPTIM_OUT_OF_MEMORY, 2);

@@ -135,7 +135,7 @@ TEST(OptimizerErrors, TensorsThatShareANameOrMemory) {
 
 TEST(OptimizerErrors, StateMemory) {
   const std::vector<ParameterGroup> groups = {{SgdOptions{}, {Fp32()}}};
-  const auto make = [&](StateMemory state) { const Optimizer optimizer(groups, std::move(state)); };
+  const auto make = [&](const StateMemory& state) { const Optimizer optimizer(groups, state); };
   ExpectError<std::invalid_argument>([&] { make({{memory}}); }, "1 addresses for 2 state tensors");
   ExpectError<std::invalid_argument>([&] { make({{memory, nullptr}}); }, "overlaps with");
   ExpectError<std::invalid_argument>(

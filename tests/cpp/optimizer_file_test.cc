@@ -156,5 +156,82 @@ TEST(OptimizerFile, ADamagedFileChangesNothing) {
   EXPECT_EQ(optimizer.StepCount(0), 0U);
 }
 
+// Saves an optimizer of two groups, and returns the file's options.
+std::vector<Options> SaveAndRead(const std::string& path, const Options& first,
+                                 const Options& second) {
+  Model model;
+  std::vector<Parameter> parameters = model.Parameters();
+  const Parameter bias = parameters.back();
+  parameters.pop_back();
+  Optimizer optimizer({{first, parameters}, {second, {bias}}});
+  optimizer.SetLr(1, 0.5);
+  SaveOptimizer(optimizer, path);
+  return SavedOptions(path);
+}
+
+TEST(OptimizerFile, HoldsTheOptionsOfAllRules) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "state.safetensors";
+  const StorageOptions storage{.codec = Codec::kSoftsign,
+                               .master_weight_bits = 32,
+                               .stochastic_rounding = true,
+                               .nonfinite = Nonfinite::kSkip,
+                               .seed = UINT64_MAX};
+  const std::vector<Options> all = {
+      SgdOptions{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.2, .nesterov = true},
+      SgdwOptions{.momentum = 0.8, .dampening = 0.1, .decouple_lr = true, .initial_lr = 3.0},
+      AdamOptions{.beta1 = 0.8, .beta2 = 0.95, .eps = 1e-6, .amsgrad = true, .maximize = true},
+      AdamWOptions{.lr = 1.0 / 3.0, .weight_decay = 0.3, .initial_lr = 2.0, .storage = storage},
+      LionOptions{.beta2 = 0.98, .decouple_lr = true, .initial_lr = 1.0, .storage = storage}};
+  for (const Options& options : all) {
+    SCOPED_TRACE(NameOf(options));
+    Options second = options;
+    std::visit([](auto& chosen) { chosen.storage.quantize = false; }, second);
+    const std::vector<Options> read = SaveAndRead(path, options, second);
+    ASSERT_EQ(read.size(), 2U);
+    Model model;
+    std::vector<Parameter> parameters = model.Parameters();
+    const Parameter bias = parameters.back();
+    parameters.pop_back();
+    // An optimizer that is made with them keeps the same state, and says the same of itself.
+    Optimizer made({{read[0], parameters}, {read[1], {bias}}});
+    LoadOptimizer(made, path);
+    SaveOptimizer(made, folder / "again.safetensors");
+    EXPECT_EQ(testing::ReadAll(folder / "again.safetensors"), testing::ReadAll(path));
+
+    Optimizer other({{options, parameters}, {second, {bias}}});
+    LoadOptions(other, path);
+    EXPECT_EQ(other.lr(1), 0.5);
+    EXPECT_EQ(other.lr(0), made.lr(0));
+  }
+}
+
+TEST(OptimizerFile, OptionsThatDoNotFitChangeNothing) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "state.safetensors";
+  SaveAndRead(path, AdamWOptions{.lr = 0.25}, AdamWOptions{.amsgrad = true});
+  Model model;
+  Optimizer one(AdamWOptions{}, model.Parameters());
+  EXPECT_NE(ErrorOf([&] { LoadOptions(one, path); }).find("2 parameter groups"), std::string::npos);
+  std::vector<Parameter> parameters = model.Parameters();
+  const Parameter bias = parameters.back();
+  parameters.pop_back();
+  Optimizer two({{AdamWOptions{}, parameters}, {AdamWOptions{}, {bias}}});
+  EXPECT_NE(ErrorOf([&] { LoadOptions(two, path); }).find("make a new optimizer"),
+            std::string::npos);
+  EXPECT_EQ(two.lr(0), 1e-3);
+}
+
+TEST(OptimizerFile, ShardsOfAFolderThatCannotBeListedAreNotWritten) {
+  const TemporaryFolder folder;
+  Model model;
+  const Optimizer optimizer(AdamWOptions{}, model.Parameters());
+  WriteOptions options;
+  options.shard_bytes = 100;
+  const std::string path = folder / "none/x.safetensors.index.json";
+  EXPECT_NE(ErrorOf([&] { SaveOptimizer(optimizer, path, options); }).find(path + ": its folder"),
+            std::string::npos);
+}
+
 }  // namespace
 }  // namespace flashoptim

@@ -1,68 +1,14 @@
-// A step allocates nothing: this program counts every allocation, those of malloc included.
+// A step of a plan allocates nothing.
 #include <gtest/gtest.h>
 
-#include <atomic>
-#include <cstddef>
-#include <cstdlib>
 #include <memory>
-#include <new>
 #include <vector>
 
 #include "cases.h"
+#include "count_allocations.h"
 #include "flashoptim/plan.h"
 #include "flashoptim/runtime.h"
-#include "sanitizers.h"
 #include "tensor_state.h"
-
-namespace {
-
-std::atomic<std::uint64_t> allocations{0};
-
-}  // namespace
-
-// Sanitizers replace the allocator themselves.
-#if defined(FLASHOPTIM_ASAN) || defined(FLASHOPTIM_TSAN)
-constexpr bool kCounting = false;
-#elif defined(__GLIBC__)
-constexpr bool kCounting = true;
-
-// glibc's own names for its allocator; operator new calls malloc, and so is counted too.
-extern "C" {
-void* __libc_malloc(std::size_t size);                           // NOLINT
-void* __libc_calloc(std::size_t count, std::size_t size);        // NOLINT
-void* __libc_realloc(void* p, std::size_t size);                 // NOLINT
-void* __libc_memalign(std::size_t alignment, std::size_t size);  // NOLINT
-
-void* malloc(std::size_t size) {
-  allocations.fetch_add(1, std::memory_order_relaxed);
-  return __libc_malloc(size);
-}
-void* calloc(std::size_t nmemb, std::size_t size) {
-  allocations.fetch_add(1, std::memory_order_relaxed);
-  return __libc_calloc(nmemb, size);
-}
-void* realloc(void* ptr, std::size_t size) {
-  allocations.fetch_add(1, std::memory_order_relaxed);
-  return __libc_realloc(ptr, size);
-}
-void* aligned_alloc(std::size_t alignment, std::size_t size) {
-  allocations.fetch_add(1, std::memory_order_relaxed);
-  return __libc_memalign(alignment, size);
-}
-}
-
-#else
-constexpr bool kCounting = true;
-
-void* operator new(std::size_t size) {
-  allocations.fetch_add(1, std::memory_order_relaxed);
-  if (void* p = std::malloc(size)) return p;
-  throw std::bad_alloc();
-}
-void operator delete(void* p) noexcept { std::free(p); }
-void operator delete(void* p, std::size_t) noexcept { std::free(p); }
-
-#endif
 
 namespace flashoptim {
 namespace {

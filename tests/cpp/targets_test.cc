@@ -4,6 +4,10 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <set>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -109,6 +113,36 @@ TEST(Targets, AnUnknownNameLeavesTheChoice) {
 TEST(Runtime, SaysWhatItIs) {
   EXPECT_EQ(std::count(Version(), Version() + std::string(Version()).size(), '.'), 2);
   EXPECT_NE(CudaStatus(), "");
+}
+
+// Linux lists what processor and kernel have together, so this sees both.
+TEST(InstructionSets, AreThoseThatTheKernelLists) {
+#if defined(__x86_64__) && defined(__linux__)
+  std::ifstream file("/proc/cpuinfo");
+  std::set<std::string> flags;
+  for (std::string line; flags.empty() && std::getline(file, line);) {
+    if (!line.starts_with("flags")) continue;
+    std::istringstream words(line.substr(line.find(':') + 1));
+    flags.insert(std::istream_iterator<std::string>(words), std::istream_iterator<std::string>());
+  }
+  ASSERT_TRUE(flags.contains("sse2"));
+  const auto has = [&](const std::vector<std::string>& all) {
+    return std::ranges::all_of(all, [&](const auto& flag) { return flags.contains(flag); });
+  };
+  const bool avx2 = has({"pclmulqdq", "ssse3", "fma", "sse4_1", "sse4_2", "popcnt", "aes", "avx",
+                         "f16c", "bmi1", "avx2", "bmi2"});
+  const bool avx512 = avx2 && has({"avx512f", "avx512dq", "avx512cd", "avx512bw", "avx512vl"});
+  const bool vbmi = avx512 && has({"avx512vbmi", "avx512_vbmi2", "gfni", "vaes", "vpclmulqdq",
+                                   "avx512_vnni", "avx512_bitalg", "avx512_vpopcntdq"});
+  std::vector<std::string> wanted;
+  if (vbmi) wanted.emplace_back("avx512_vbmi");
+  if (avx512) wanted.emplace_back("avx512");
+  if (avx2) wanted.emplace_back("avx2");
+  wanted.emplace_back("scalar");
+  EXPECT_EQ(CpuTargets(), wanted);
+#else
+  GTEST_SKIP() << "only Linux on x86-64 lists them in this way";
+#endif
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Fuzz target: a file of checkpoints, with its checksums as they are and repaired, and the options.
+// Fuzz target: a file of checkpoints, with its checksums as they are and repaired, and an index.
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -85,11 +85,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   Refusable([&] {
     const std::string repaired = Repaired(bytes);
     ReadAsFile(std::as_bytes(std::span(repaired)), true);
-  });
-  Refusable([&] {
-    const auto description = flashoptim::OptionsFromText(text);
-    const std::string again = flashoptim::OptionsToText(description);
-    if (flashoptim::OptionsToText(flashoptim::OptionsFromText(again)) != again) __builtin_trap();
   });
   Refusable([&] { flashoptim::checkpoint::ParseIndex(text, "fuzz"); });
   return 0;

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -105,6 +106,9 @@ def test_plan_shards_and_releases(tmp_path: Path) -> None:
     )
     assert sharded[0]["total"] == pytest.approx(whole[0]["total"] / 8, rel=1e-3)
     assert released[0]["states"] == whole[0]["states"]
+    assert released[0]["gradients"] == pytest.approx(whole[0]["gradients"] / 16, rel=1e-3)
+    exact = json.loads(ok("plan", "--params", "1234567", "--json", "--optimizer", "sgd"))
+    assert exact["parameters"] == 1234567
     assert 80 in whole[0]["fits_gb"]
     assert 80 not in whole[-1]["fits_gb"]
     assert whole[-1]["total"] == pytest.approx(16 * 8e9, rel=1e-4)
@@ -177,7 +181,7 @@ def test_info_and_bench_describe_this_machine() -> None:
         (("plan", "--params", "8B", "--ranks", "0"), 2, "--ranks"),
         (("convert", "a.pt", "b.safetensors"), 2, "python -m flashoptim_cpp convert"),
         (("verify", "no-such.safetensors"), 1, "no-such.safetensors"),
-        (("completion", "fish"), 2, "fish"),
+        (("completion", "csh"), 2, "csh"),
     ],
 )
 def test_exit_codes(arguments: tuple[str, ...], code: int, says: str) -> None:
@@ -202,15 +206,67 @@ def test_the_manual_page_is_that_of_the_program() -> None:
             assert option.replace("-", "\\-") in page
 
 
+def shell(name: str, script: str, *options: str) -> list[str]:
+    """What a shell prints, in which `flashoptim` is the program."""
+    path = shutil.which(name)
+    if path is None:
+        pytest.skip(f"there is no {name} here")
+    command = [path, *options, "-c", script]
+    environment = {**os.environ, "PATH": f"{PROGRAM.parent}:{os.environ['PATH']}"}
+    result = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    assert result.stderr == ""
+    return result.stdout.splitlines()
+
+
 def test_bash_completes() -> None:
     script = (
-        'eval "$("$0" completion bash)"; COMP_WORDS=(flashoptim plan --gr); COMP_CWORD=2; '
+        'eval "$(flashoptim completion bash)"; COMP_WORDS=(flashoptim plan --gr); COMP_CWORD=2; '
         '_flashoptim; echo "${COMPREPLY[@]}"; COMP_WORDS=(flashoptim ins); COMP_CWORD=1; '
         '_flashoptim; echo "${COMPREPLY[@]}"'
     )
-    command = ["bash", "-c", script, str(PROGRAM)]
-    result = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert result.stdout == "--gradient-release\ninspect\n"
+    assert shell("bash", script) == ["--gradient-release", "inspect"]
+
+
+def test_fish_completes() -> None:
+    script = (
+        "flashoptim completion fish | source; complete -C 'flashoptim plan --gr'; "
+        "complete -C 'flashoptim ins'"
+    )
+    option, command = shell("fish", script, "--no-config")
+    assert option.split("\t") == [
+        "--gradient-release",
+        "free each gradient as soon as its parameter is stepped",
+    ]
+    assert command.split("\t")[0] == "inspect"
+
+
+def test_zsh_completes() -> None:
+    # A terminal in which somebody types, as zsh has no other way to ask; in it, `flashoptim` shows
+    # its arguments.
+    script = r"""
+    zmodload zsh/zpty
+    zpty z zsh -f -i
+    zpty -w z 'autoload -U compinit && compinit -D -u; eval "$(flashoptim completion zsh)"'
+    zpty -w z 'bindkey "^I" complete-word; flashoptim() { print -r "[$*]" }; print re''ady'
+    zpty -r z answer $'*\nready*'
+    for line in $'plan --grad\t --pa\t x' $'ins\t x'; do
+      zpty -n -w z "flashoptim $line"$'\n'
+      zpty -r z answer $'*\n[[]*[]]*'
+      print -r -- $answer
+    done
+    zpty -d z
+    """
+    answers = [line for line in shell("zsh", script, "-f") if line.startswith("[")]
+    assert answers == ["[plan --gradient-release --params x]", "[inspect x]"]
+
+
+def test_every_shell_knows_every_command_and_option() -> None:
+    for name, form in (("bash", "--{}"), ("zsh", "--{}["), ("fish", "-l {} ")):
+        script = ok("completion", name)
+        for command in COMMANDS:
+            assert re.search(rf"\b{command}\b", script), (name, command)
+            for option in re.findall(r"^ +(?:-\w,)?--([a-z-]+)", ok(command, "--help"), re.M):
+                assert form.format(option) in script, (name, option)
 
 
 def test_the_package_hands_over_to_the_program() -> None:

@@ -68,14 +68,7 @@ def convert(arguments: list[str]) -> int:
 def _from_torch(options: argparse.Namespace) -> None:
     if options.optimizer is None:
         raise ValueError("say which optimizer made the state: --optimizer adamw, for instance")
-    checkpoint = torch.load(options.source, map_location="cpu", weights_only=True)
-    for key in (options.model_key, options.optimizer_key):
-        if not isinstance(checkpoint, dict) or key not in checkpoint:
-            raise ValueError(
-                f"{options.source} has no '{key}'; name it with --model-key or --optimizer-key"
-            )
-    saved = checkpoint[options.optimizer_key]
-    weights = checkpoint[options.model_key]
+    weights, saved = _read(options.source, options.model_key, options.optimizer_key)
     count = sum(len(group["params"]) for group in saved["param_groups"])
     parameters = {
         name: tensor
@@ -101,6 +94,34 @@ def _from_torch(options: argparse.Namespace) -> None:
     )
     optimizer.load_state_dict(saved)
     save_checkpoint(options.target, model, optimizer)
+
+
+def _read(path: str, model_key: str, optimizer_key: str) -> tuple[dict[str, Tensor], Any]:
+    """Weights and optimizer state of a torch checkpoint; ValueError says what is wrong with it."""
+    try:
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+    except OSError:
+        raise
+    except Exception as error:  # a file that is no pickle can end in any of Python's errors
+        reason = str(error).partition("\n")[0]
+        raise ValueError(
+            f"{path}: torch cannot read it as a checkpoint of tensors "
+            f"({type(error).__name__}: {reason}); save it with torch.save"
+        ) from error
+    for key in (model_key, optimizer_key):
+        if not isinstance(checkpoint, dict) or key not in checkpoint:
+            raise ValueError(f"{path} has no '{key}'; name it with --model-key or --optimizer-key")
+    weights, saved = checkpoint[model_key], checkpoint[optimizer_key]
+    if not isinstance(weights, dict) or not all(isinstance(t, Tensor) for t in weights.values()):
+        raise ValueError(
+            f"{path}: '{model_key}' is not a state dict of tensors; name that with --model-key"
+        )
+    if not isinstance(saved, dict) or not {"state", "param_groups"} <= saved.keys():
+        raise ValueError(
+            f"{path}: '{optimizer_key}' is not the state dict of an optimizer; name that with "
+            "--optimizer-key"
+        )
+    return weights, saved
 
 
 def _names(groups: list[dict[str, Any]], names: list[str]) -> list[list[str]]:
