@@ -56,9 +56,19 @@ def settings(options: Options) -> dict[str, Any]:
     return asdict(options) | {"peers": sorted(options.peers)}
 
 
-def command(benchmark: str) -> str:
-    """The command that was given, as it is given from the top folder."""
-    return " ".join(["python", "-m", f"bench.{benchmark}", *sys.argv[1:]])
+def command(module: str) -> str:
+    """The command that was given, as it is given from the top folder.
+
+    Without ``--out`` and ``--commit``: they say nothing of what was measured.
+    """
+    given = iter(sys.argv[1:])
+    kept = []
+    for argument in given:
+        if argument in ("--out", "--commit"):
+            next(given, None)
+        elif not argument.startswith(("--out=", "--commit=")):
+            kept.append(argument)
+    return " ".join(["python", "-m", module, *kept])
 
 
 def output(arguments: argparse.Namespace, name: str) -> Path:

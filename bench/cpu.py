@@ -39,7 +39,7 @@ def main() -> int:
     result = results.new(
         "cpu",
         clock.device,
-        command_line.command("cpu"),
+        command_line.command("bench.cpu"),
         arguments.commit,
         command_line.settings(options),
     )

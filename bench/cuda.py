@@ -56,7 +56,7 @@ def main() -> int:
     result = results.new(
         "cuda",
         device,
-        command_line.command("cuda"),
+        command_line.command("bench.cuda"),
         arguments.commit,
         command_line.settings(options),
     )

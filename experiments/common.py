@@ -23,7 +23,7 @@ import flashoptim_cpp
 import torch
 
 from bench import machine, results
-from bench.command_line import short
+from bench.command_line import command, short
 from bench.results import Result
 from bench.runner import note
 
@@ -70,7 +70,7 @@ class Run:
         self.result: Result = results.head(
             name,
             self.device,
-            " ".join(["python", "-m", f"experiments.{name}", *sys.argv[1:]]),
+            command(f"experiments.{name}"),
             arguments.commit or machine.commit(*_SOURCES),
             {key: value for key, value in vars(arguments).items() if key not in _NO_SETTINGS},
         )
