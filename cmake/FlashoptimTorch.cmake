@@ -12,6 +12,11 @@ add_library(flashoptim_torch INTERFACE IMPORTED GLOBAL)
 add_library(flashoptim::torch ALIAS flashoptim_torch)
 target_compile_features(flashoptim_torch INTERFACE cxx_std_20)
 
+# What LibTorch needs in turn it finds when it is loaded; a linker would take what the system has.
+if(NOT APPLE)
+  target_link_options(flashoptim_torch INTERFACE "LINKER:--allow-shlib-undefined")
+endif()
+
 if(TARGET torch)
   target_link_libraries(flashoptim_torch INTERFACE ${TORCH_LIBRARIES})
   return()
@@ -56,11 +61,6 @@ if(EXISTS "${torch_root}/lib/libtorch_cuda.so")
   target_link_options(flashoptim_torch INTERFACE
                       "LINKER:--no-as-needed,${torch_root}/lib/libtorch_cuda.so,--as-needed")
 endif()
-# What LibTorch needs in turn it finds when it is loaded; a linker would take what the system has.
-if(NOT APPLE)
-  target_link_options(flashoptim_torch INTERFACE "LINKER:--allow-shlib-undefined")
-endif()
-
 # Until 2.6 the wheels had the strings of GCC 4, with which nothing links that other code compiled.
 include(CheckCXXSourceCompiles)
 include(CMakePushCheckState)

@@ -159,7 +159,7 @@ TEST(Step, ReadsGradientsInAnotherMemoryOrder) {
   for (int step = 0; step < 3; ++step) {
     SetGradients(weights, step);
     SetGradients(twins, step);
-    torch::Tensor twin = twins[0];
+    const torch::Tensor& twin = twins[0];
     twin.mutable_grad() = twin.grad().t().contiguous().t();
     ASSERT_FALSE(twin.grad().is_contiguous());
     a.step();
@@ -187,7 +187,7 @@ TEST(Step, FollowsWeightsThatMoved) {
   const std::vector<torch::Tensor> weights = Weights(), twins = Copy(weights);
   FlashAdamW a(weights), b(twins);
   for (int step = 0; step < 3; ++step) {
-    torch::Tensor moved = weights[0];
+    const torch::Tensor& moved = weights[0];
     moved.set_data(moved.detach().clone());
     SetGradients(weights, step);
     SetGradients(twins, step);
@@ -267,7 +267,7 @@ TEST(Errors, NameWhoseGradientCannotBeRead) {
   FlashAdamW optimizer(weights);
   // A gradient of another dtype is set where autograd's check does not see it.
   SetGradients(weights, 1);
-  torch::Tensor third = weights[2];
+  const torch::Tensor& third = weights[2];
   third.mutable_grad() = at::zeros({4, 70}, torch::kDouble);
   ExpectError([&] { optimizer.step(); }, "parameter 2 of group 0: its gradient is Double");
   third.mutable_grad() = at::zeros({4, 71}, torch::kHalf);
@@ -287,7 +287,7 @@ TEST(Errors, RefuseWhatNeedsAnotherState) {
   ExpectError([&] { optimizer.step(); }, "make a new optimizer");
   options.storage().quantize = true;
   optimizer.step();
-  torch::Tensor first = weights[0];
+  const torch::Tensor& first = weights[0];
   first.mutable_grad().reset();
   first.set_data(first.detach().to(torch::kFloat));
   ExpectError([&] { optimizer.step(); }, "parameter 0 of group 0: its state");

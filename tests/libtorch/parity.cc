@@ -146,8 +146,8 @@ std::unique_ptr<flashoptim::FlashOptimizer> Make(const Case& read) {
   for (const Group& group : read.groups) {
     auto options = std::make_unique<Options>();
     flashoptim::Options native = options->native();
-    for (const auto& [name, value] : group.options) {
-      std::visit([&](auto& chosen) { Set(chosen, name, value); }, native);
+    for (const auto& option : group.options) {
+      std::visit([&](auto& chosen) { Set(chosen, option.first, option.second); }, native);
     }
     options->set_native(native);
     std::vector<torch::Tensor> parameters;
@@ -204,12 +204,13 @@ void Train(Case& read, const std::string& folder) {
   }
   for (std::size_t i = 0; i < read.parameters.size(); ++i) {
     const torch::Tensor& weight = read.parameters[i].weight;
-    Write(folder + "/" + std::to_string(i) + ".weight", weight);
+    const std::string prefix = folder + "/" + std::to_string(i) + ".";
+    Write(prefix + "weight", weight);
     const auto found = optimizer->state().find(weight.unsafeGetTensorImpl());
     if (found == optimizer->state().end()) continue;
     const auto& state = dynamic_cast<const flashoptim::FlashParamState&>(*found->second);
     for (const auto& [name, tensor] : state.tensors()) {
-      Write(folder + "/" + std::to_string(i) + "." + name, tensor);
+      Write(prefix + name, tensor);
     }
   }
 }
