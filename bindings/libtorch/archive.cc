@@ -50,10 +50,8 @@ void ForEachOption(Native& options, const Visit& visit) {
     visit("eps", options.eps);
     visit("amsgrad", options.amsgrad);
   }
-  if constexpr (requires { options.initial_lr; }) {
-    visit("decouple_lr", options.decouple_lr);
-    visit("initial_lr", options.initial_lr);
-  }
+  visit("initial_lr", options.initial_lr);
+  if constexpr (requires { options.decouple_lr; }) visit("decouple_lr", options.decouple_lr);
   visit("quantize", options.storage.quantize);
   visit("codec", options.storage.codec);
   visit("master_weight_bits", options.storage.master_weight_bits);

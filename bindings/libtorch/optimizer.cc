@@ -21,7 +21,7 @@ constexpr const char* kCorrection = "weight_correction";
 void FixInitialLearningRate(Options& options) {
   std::visit(
       [](auto& chosen) {
-        if constexpr (requires { chosen.initial_lr; }) {
+        if constexpr (requires { chosen.decouple_lr; }) {
           if (chosen.decouple_lr && !chosen.initial_lr) chosen.initial_lr = chosen.lr;
         }
       },

@@ -38,6 +38,7 @@ void Write(const std::string& path, const std::vector<TensorAt>& given, const Me
   for (const auto& [name, dtype, shape, address] : given) {
     FileTensor tensor{name, DTypeNamed(dtype, name), shape, {}};
     // An address is how the Python side passes memory that it keeps alive during the call.
+    // NOLINTNEXTLINE(performance-no-int-to-ptr)
     tensor.data = {reinterpret_cast<const std::byte*>(address),
                    tensor.elements() * BytesOf(tensor.dtype)};
     tensors.push_back(std::move(tensor));
@@ -69,7 +70,7 @@ nb::tuple Read(const std::string& path) {
 }  // namespace
 
 void BindCheckpoint(nb::module_& m) {
-  nb::exception<FileError>(m, "FileError", PyExc_ValueError);
+  const nb::exception<FileError> file_error(m, "FileError", PyExc_ValueError);
   m.def("write_checkpoint", &Write, "path"_a, "tensors"_a, "metadata"_a, "shard_bytes"_a = 0,
         "zstd_level"_a = 3,
         "Writes tensors (name, dtype, shape, address in host memory) to a file; see "

@@ -71,10 +71,9 @@ void CheckGroup(const MomentTensors& moment, std::span<const std::byte> codes, f
                                 ? Count<std::int8_t>(form, codes.data(), codes.size())
                                 : Count<std::uint8_t>(form, codes.data(), codes.size());
   if (flagged != (counts.marked != 0)) {
-    Fail(*moment.codes,
-         "group " + std::to_string(group) +
-             (flagged ? " is flagged as not finite and has no such element"
-                      : " has an element that is marked as not finite and no flag"));
+    Fail(*moment.codes, "group " + std::to_string(group) +
+                            (flagged ? " is flagged as not finite and has no such element"
+                                     : " has an element that is marked as not finite and no flag"));
   }
   statistics.flagged_groups += flagged ? 1U : 0U;
   statistics.fresh_groups += value == floor ? 1U : 0U;

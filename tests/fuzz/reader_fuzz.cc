@@ -51,11 +51,12 @@ std::string Repaired(std::span<const std::byte> bytes) {
     tensor.data = data.subspan(begin, header.data_ends[i] - begin);
     begin = header.data_ends[i];
   }
+  const auto tensor_sums = checkpoint::ChecksumsOf(header.tensors, nullptr);
   // Names with quotes or backslashes are left to the other run.
-  for (const auto& tensor : header.tensors) {
-    if (tensor.name.find_first_of("\"\\") != std::string::npos) throw FileError("name");
-    sums += (sums.size() == 1 ? "\"" : ",\"") + tensor.name + "\":\"" +
-            checkpoint::Hex(checkpoint::ChecksumOf(tensor, nullptr)) + "\"";
+  for (std::size_t i = 0; i < header.tensors.size(); ++i) {
+    const std::string& name = header.tensors[i].name;
+    if (name.find_first_of("\"\\") != std::string::npos) throw FileError("name");
+    sums += (i == 0 ? "\"" : ",\"") + name + "\":\"" + tensor_sums[i] + "\"";
   }
   header.metadata[checkpoint::kFormatKey] = "1";
   header.metadata[checkpoint::kTensorSums] = sums + "}";

@@ -210,7 +210,7 @@ void Train(Case& read, const std::string& folder) {
     if (found == optimizer->state().end()) continue;
     const auto& state = dynamic_cast<const flashoptim::FlashParamState&>(*found->second);
     for (const auto& [name, tensor] : state.tensors()) {
-      Write(prefix + name, tensor);
+      Write(std::string(prefix).append(name), tensor);
     }
   }
 }

@@ -95,6 +95,7 @@ struct FlashSGDOptions : FlashOptionsOn<FlashSGDOptions, SgdOptions> {
   FLASHOPTIM_ARG(double, weight_decay)
   FLASHOPTIM_ARG(bool, nesterov)
   FLASHOPTIM_ARG(bool, maximize)
+  FLASHOPTIM_ARG(std::optional<double>, initial_lr)
   FLASHOPTIM_ARG(StorageOptions, storage)
 };
 
@@ -119,6 +120,7 @@ struct FlashAdamOptions : FlashOptionsOn<FlashAdamOptions, AdamOptions> {
   FLASHOPTIM_ARG(double, weight_decay)
   FLASHOPTIM_ARG(bool, amsgrad)
   FLASHOPTIM_ARG(bool, maximize)
+  FLASHOPTIM_ARG(std::optional<double>, initial_lr)
   FLASHOPTIM_ARG(StorageOptions, storage)
 };
 
