@@ -13,6 +13,7 @@ struct Run {
   uint32_t counter;  // of the first quad; its high half is in the seeds
   Lanes::U second_seed;
   Lanes::U maximum_seed;
+  Lanes::U weight_seed;
 
   static HWY_INLINE uint8_t* Bytes(void* base, uint64_t i) {
     return static_cast<uint8_t*>(base) + kGroupSize * i;
@@ -25,6 +26,10 @@ struct Run {
   HWY_INLINE uint8_t* First(uint64_t i) const { return Bytes(view.first, i); }
   HWY_INLINE uint8_t* Second(uint64_t i) const { return Bytes(view.second, i); }
   HWY_INLINE uint8_t* Maximum(uint64_t i) const { return Bytes(view.maximum, i); }
+  // Of the quads of a group.
+  HWY_INLINE Lanes::U Counters(uint64_t i) const {
+    return hn::Add(Lanes::SetU(counter + 16 * static_cast<uint32_t>(i)), hn::Iota(Lanes::DU(), 0));
+  }
 };
 
 // Counters of quads have the same high half in so many groups.
@@ -55,11 +60,26 @@ class Masters {
   Vector corrections_;
 };
 
-HWY_INLINE void StoreMasters(const Constants& constants, const GroupF& w, const Run& run,
-                             uint64_t i) {
+HWY_INLINE void StoreMasters(const TensorTask& task, const Constants& constants, const GroupF& w,
+                             const Run& run, uint64_t i) {
+  using Format = Bfloat16Format<8>;
   GroupU biased;
-  for (int j = 0; j < 4; ++j) {
-    biased[j] = Lanes::Add(Lanes::Bits(w[j]), Lanes::SetU(BiasedIncrement<Bfloat16Format<8>>()));
+  if (task.stochastic_weight) {
+    // A correction of 8 bits drops 8, so that the first random byte of an element is all it needs.
+    const auto random = RandomWord<Lanes>(run.Counters(i), run.weight_seed);
+    const auto add = [&]<int j>() HWY_ATTR {
+      const Lanes::U increment{_mm512_cvtepu8_epi32(_mm512_extracti32x4_epi32(random.raw, j))};
+      biased[j] =
+          Lanes::Add(Lanes::Add(Lanes::Bits(w[j]), Lanes::SetU(BiasOfWeight<Format>())), increment);
+    };
+    add.template operator()<0>();
+    add.template operator()<1>();
+    add.template operator()<2>();
+    add.template operator()<3>();
+  } else {
+    for (int j = 0; j < 4; ++j) {
+      biased[j] = Lanes::Add(Lanes::Bits(w[j]), Lanes::SetU(BiasedIncrement<Format>()));
+    }
   }
   StoreBytes(PackHalves(biased[0], biased[1]), run.Weights(i));
   StoreBytes(PackHalves(biased[2], biased[3]), run.Weights(i) + 64);
@@ -88,8 +108,7 @@ class Encoding {
   }
   HWY_INLINE void Store(const Constants& constants, const Run& run, uint64_t i) const {
     m_.Store(constants, run.First(i), run.first_scale + i);
-    const auto counters =
-        hn::Add(Lanes::SetU(run.counter + 16 * static_cast<uint32_t>(i)), hn::Iota(Lanes::DU(), 0));
+    const auto counters = run.Counters(i);
     if constexpr (HasSecond(kRule)) {
       v_.Store(constants, counters, run.second_seed, run.Second(i), run.second_scale + i);
     }
@@ -181,7 +200,7 @@ HWY_INLINE bool StepGroup(const TensorTask& task, const Constants& constants,
   // The table serves scales from the floor on; with the sign bit set none is one.
   const bool below = static_cast<int32_t>(first_bits) < static_cast<int32_t>(kFirstScaleFloor);
   if (HWY_UNLIKELY(flagged || below || nonfinite != 0)) return false;
-  StoreMasters(constants, w, run, i);
+  StoreMasters(task, constants, w, run, i);
   return true;
 }
 
@@ -225,7 +244,8 @@ void StepRuns(const TensorTask& task, const LaneScalars<Lanes>& h, uint64_t grou
                      group,
                      static_cast<uint32_t>(16 * global_group),
                      Lanes::Xor(Lanes::SetU(task.stream_seeds[core::kSecondMoment]), high),
-                     Lanes::Xor(Lanes::SetU(task.stream_seeds[core::kMaximum]), high)};
+                     Lanes::Xor(Lanes::SetU(task.stream_seeds[core::kMaximum]), high),
+                     Lanes::Xor(Lanes::SetU(task.stream_seeds[core::kWeightFirst]), high)};
     StepRun<kRule, kPlainGradient>(task, h, run, length);
     group += length;
     offset += length * kGroupSize;
@@ -264,8 +284,8 @@ void StepRangeOfRule(const TensorTask& task, uint64_t begin, uint64_t end) {
 
 HWY_INLINE bool IsCommon(const TensorTask& task) {
   return task.weight_dtype == DType::kBFloat16 && task.correction_bits == 8 &&
-         !task.stochastic_weight && task.gradient_dtype == DType::kBFloat16 &&
-         task.codec == Codec::kRoot && task.row_length >= kGroupSize;
+         task.gradient_dtype == DType::kBFloat16 && task.codec == Codec::kRoot &&
+         task.row_length >= kGroupSize;
 }
 
 void StepGroups(const TensorTask& task, uint64_t begin, uint64_t end) {
