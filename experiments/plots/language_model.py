@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from bench.results import Result
+from experiments.language_model import REFERENCE
 from experiments.plots import style
 
 INKS: Final = (style.TORCH, style.FLASH, "#f08c00", "#7f4f24", style.OTHER)
@@ -16,9 +17,9 @@ INKS: Final = (style.TORCH, style.FLASH, "#f08c00", "#7f4f24", style.OTHER)
 def draw(result: Result) -> Figure:
     """Curves of the first rule, seeds on top of each other; then gaps of all rules."""
     made, (left, right) = style.figure(result, 12, 4.8, columns=2)
-    rule = result["runs"][0]["variant"].split("/")[0]
-    _curves(left, [run for run in result["runs"] if run["variant"].startswith(f"{rule}/")])
-    _gaps(right, result)
+    runs = [run for run in result["runs"] if run["status"] == "ok"]
+    _curves(left, [run for run in runs if _rule(run) == _rule(runs[0])])
+    _gaps(right, runs)
     return made
 
 
@@ -36,17 +37,23 @@ def _curves(axes: Axes, runs: list[dict[str, Any]]) -> None:
     axes.legend(frameon=False)
 
 
-def _gaps(axes: Axes, result: Result) -> None:
+def _gaps(axes: Axes, runs: list[dict[str, Any]]) -> None:
     reference = {
-        (run["variant"].split("/")[0], run["seed"]): run["final_validation_loss"]
-        for run in result["runs"]
-        if run["variant"] in ("adamw/torch", "lion/plain")
+        (_rule(run), run["seed"]): run["final_validation_loss"]
+        for run in runs
+        if run["variant"] in REFERENCE.values()
     }
-    names = list(dict.fromkeys(run["variant"] for run in result["runs"]))
-    for run in result["runs"]:
-        gap = run["final_validation_loss"] - reference[run["variant"].split("/")[0], run["seed"]]
-        axes.plot(gap, names.index(run["variant"]), "o", color=style.FLASH, alpha=0.7)
+    names = list(dict.fromkeys(run["variant"] for run in runs))
+    for run in runs:
+        plain = reference.get((_rule(run), run["seed"]))
+        if plain is not None:
+            place = names.index(run["variant"])
+            axes.plot(run["final_validation_loss"] - plain, place, "o", color=style.FLASH)
     axes.axvline(0, color=style.TORCH, linewidth=1)
     axes.set_yticks(range(len(names)), names)
     axes.invert_yaxis()
     axes.set_title("Final loss less that of fp32 with the same seed", fontsize=11)
+
+
+def _rule(run: dict[str, Any]) -> str:
+    return str(run["variant"]).partition("/")[0]
