@@ -1,5 +1,5 @@
-// The target avx512_vbmi: the step of what most training uses (bf16 weights with 8-bit corrections,
-// bf16 gradients, codec `root`) with byte permutations. All else goes to the target avx512.
+// The target avx512_vbmi: the step of what most training uses (bf16 weights with corrections, bf16
+// gradients, codec `root`) with byte permutations. All else goes to the target avx512.
 #include <algorithm>
 #include <bit>
 #include <cstdint>
@@ -44,6 +44,8 @@ void StepGroupsElsewhere(const TensorTask& task, uint64_t begin, uint64_t end) {
 #include "cpu/highway_lanes-inl.h"
 #include "cpu/group_view-inl.h"
 #include "cpu/vbmi_bytes-inl.h"
+#include "cpu/vbmi_run-inl.h"
+#include "cpu/vbmi_masters-inl.h"
 #include "cpu/vbmi_moments-inl.h"
 #include "cpu/vbmi_group-inl.h"
 // clang-format on

@@ -48,12 +48,20 @@ constexpr ByteIndices HalvesAndBytesIndices(unsigned j) {
 constexpr ByteIndices kHalvesAndBytes[4] = {HalvesAndBytesIndices(0), HalvesAndBytesIndices(1),
                                             HalvesAndBytesIndices(2), HalvesAndBytesIndices(3)};
 
+// Two times 32 16-bit elements: bytes 2 and 3 of each lane, and bytes 0 and 1.
+constexpr ByteIndices PairsOfHalvesIndices(unsigned j) {
+  return MakeIndices(
+      [=](unsigned i) { return 2 * (ElementOf(j, i) % 32) + i % 2 + (i % 4 < 2 ? 64 : 0); });
+}
+constexpr ByteIndices kPairsOfHalves[2] = {PairsOfHalvesIndices(0), PairsOfHalvesIndices(1)};
+
 // The inverses: byte `byte` of each lane of two vectors, twice; bytes 2 and 3 of each lane.
 constexpr ByteIndices PackIndices(unsigned byte) {
   return MakeIndices([=](unsigned i) { return 4 * (i % 32) + byte; });
 }
 constexpr ByteIndices kPack[2] = {PackIndices(0), PackIndices(1)};
 constexpr ByteIndices kPackHalves = MakeIndices([](unsigned i) { return 4 * (i / 2) + 2 + i % 2; });
+constexpr ByteIndices kPackLowHalves = MakeIndices([](unsigned i) { return 4 * (i / 2) + i % 2; });
 
 // Hides from the compiler what a value is, so that it stays in a register: g++ would make constants
 // again at every use, clang++ would turn masks into longer sequences on vectors.
@@ -96,4 +104,8 @@ HWY_INLINE Vector PackBytes(const Constants& constants, const GroupU& x) {
 
 HWY_INLINE Vector PackHalves(Lanes::U a, Lanes::U b) {
   return _mm512_permutex2var_epi8(a.raw, kPackHalves.Load(), b.raw);
+}
+
+HWY_INLINE Vector PackLowHalves(Lanes::U a, Lanes::U b) {
+  return _mm512_permutex2var_epi8(a.raw, kPackLowHalves.Load(), b.raw);
 }

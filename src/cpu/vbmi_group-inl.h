@@ -3,91 +3,6 @@
 // The divider is busy for half of a group's time, and encoding needs the group's maximum first: so
 // a group is updated while the one before it is encoded, vector by vector.
 
-// Consecutive whole groups: the addresses of the first, and what is the same for all of them.
-struct Run {
-  GroupView view;
-  float* first_scale;
-  float* second_scale;
-  float* maximum_scale;
-  uint64_t group;    // in the task
-  uint32_t counter;  // of the first quad; its high half is in the seeds
-  Lanes::U second_seed;
-  Lanes::U maximum_seed;
-  Lanes::U weight_seed;
-
-  static HWY_INLINE uint8_t* Bytes(void* base, uint64_t i) {
-    return static_cast<uint8_t*>(base) + kGroupSize * i;
-  }
-  HWY_INLINE uint8_t* Weights(uint64_t i) const { return Bytes(view.weight, 2 * i); }
-  HWY_INLINE uint8_t* Corrections(uint64_t i) const { return Bytes(view.correction, i); }
-  HWY_INLINE const uint8_t* Gradients(uint64_t i) const {
-    return static_cast<const uint8_t*>(view.gradient) + 2 * kGroupSize * i;
-  }
-  HWY_INLINE uint8_t* First(uint64_t i) const { return Bytes(view.first, i); }
-  HWY_INLINE uint8_t* Second(uint64_t i) const { return Bytes(view.second, i); }
-  HWY_INLINE uint8_t* Maximum(uint64_t i) const { return Bytes(view.maximum, i); }
-  // Of the quads of a group.
-  HWY_INLINE Lanes::U Counters(uint64_t i) const {
-    return hn::Add(Lanes::SetU(counter + 16 * static_cast<uint32_t>(i)), hn::Iota(Lanes::DU(), 0));
-  }
-};
-
-// Counters of quads have the same high half in so many groups.
-constexpr uint64_t kGroupsPerSeed = (uint64_t{1} << 32) / 16;
-
-// The master weights of one group.
-class Masters {
- public:
-  HWY_INLINE Masters(const Constants& constants, const Run& run, uint64_t i)
-      : corrections_(LoadBytes(run.Corrections(i))) {
-    // A negative correction borrows one from the weight; where the weight has none to lend, the
-    // correction is stale and the result a NaN.
-    const __mmask64 negative = Opaque(_mm512_movepi8_mask(corrections_));
-    const __mmask64 masks[2] = {negative, _kshiftri_mask64(negative, 32)};
-    for (int k = 0; k < 2; ++k) {
-      const Vector weights = LoadBytes(run.Weights(i) + 64 * k);
-      halves_[k] =
-          _mm512_mask_sub_epi16(weights, static_cast<__mmask32>(masks[k]), weights, constants.one);
-    }
-  }
-  HWY_INLINE Lanes::F Join(const Constants& constants, int j) const {
-    return Lanes::AsFloat(Lanes::U{_mm512_maskz_permutex2var_epi8(
-        constants.all_but_byte_0, halves_[j / 2], kHalvesAndBytes[j].Load(), corrections_)});
-  }
-
- private:
-  Vector halves_[2];
-  Vector corrections_;
-};
-
-HWY_INLINE void StoreMasters(const TensorTask& task, const Constants& constants, const GroupF& w,
-                             const Run& run, uint64_t i) {
-  using Format = Bfloat16Format<8>;
-  GroupU biased;
-  if (task.stochastic_weight) {
-    // A correction of 8 bits drops 8, so that the first random byte of an element is all it needs.
-    const auto random = RandomWord<Lanes>(run.Counters(i), run.weight_seed);
-    const auto add = [&]<int j>() HWY_ATTR {
-      const Lanes::U increment{_mm512_cvtepu8_epi32(_mm512_extracti32x4_epi32(random.raw, j))};
-      biased[j] =
-          Lanes::Add(Lanes::Add(Lanes::Bits(w[j]), Lanes::SetU(BiasOfWeight<Format>())), increment);
-    };
-    add.template operator()<0>();
-    add.template operator()<1>();
-    add.template operator()<2>();
-    add.template operator()<3>();
-  } else {
-    for (int j = 0; j < 4; ++j) {
-      biased[j] = Lanes::Add(Lanes::Bits(w[j]), Lanes::SetU(BiasedIncrement<Format>()));
-    }
-  }
-  StoreBytes(PackHalves(biased[0], biased[1]), run.Weights(i));
-  StoreBytes(PackHalves(biased[2], biased[3]), run.Weights(i) + 64);
-  StoreBytes(
-      _mm512_xor_si512(PackBytes<1>(constants, biased), _mm512_set1_epi8(static_cast<char>(0x80))),
-      run.Corrections(i));
-}
-
 HWY_INLINE Lanes::F LoadGradient(const Constants& constants, const Run& run, uint64_t i, int j) {
   const Vector halves = LoadBytes(run.Gradients(i) + 64 * (j / 2));
   return Lanes::AsFloat(Lanes::U{
@@ -130,7 +45,7 @@ HWY_INLINE __mmask16 Nonfinite(Lanes::F x) {
 
 // Updates group `i`, and encodes the one before it if kPrevious, whose moments it replaces. Returns
 // false with nothing written of group `i` if it needs care.
-template <KernelRule kRule, bool kPlainGradient, bool kPrevious>
+template <KernelRule kRule, int kBits, bool kPlainGradient, bool kPrevious>
 HWY_INLINE bool StepGroup(const TensorTask& task, const Constants& constants,
                           const DecodeTable& table, const LaneScalars<Lanes>& h, const Run& run,
                           uint64_t i, Moments& moments) {
@@ -143,7 +58,7 @@ HWY_INLINE bool StepGroup(const TensorTask& task, const Constants& constants,
   const RootSecond::Decoder<Lanes> maximum_decoder(maximum_bits);
   Encoding<kRule> previous(moments);
   const FirstMoments first(table, run.First(i), run.first_scale[i]);
-  const Masters masters(constants, run, i);
+  const Masters<kBits> masters(constants, run, i);
   GroupF w;
   GroupF m;
   GroupF v;
@@ -200,11 +115,11 @@ HWY_INLINE bool StepGroup(const TensorTask& task, const Constants& constants,
   // The table serves scales from the floor on; with the sign bit set none is one.
   const bool below = static_cast<int32_t>(first_bits) < static_cast<int32_t>(kFirstScaleFloor);
   if (HWY_UNLIKELY(flagged || below || nonfinite != 0)) return false;
-  StoreMasters(task, constants, w, run, i);
+  StoreMasters<kBits>(task, constants, w, run, i);
   return true;
 }
 
-template <KernelRule kRule, bool kPlainGradient>
+template <KernelRule kRule, int kBits, bool kPlainGradient>
 HWY_NOINLINE void StepRun(const TensorTask& task, const LaneScalars<Lanes>& h,
                           const Run& shared_run, uint64_t count) {
   const Run run = shared_run;  // which stores of bytes cannot change
@@ -213,10 +128,12 @@ HWY_NOINLINE void StepRun(const TensorTask& task, const LaneScalars<Lanes>& h,
   Moments moments;
   for (uint64_t i = 0; i < count; ++i) {
     // The first group, and one after a group that needed care, has none before it to encode.
-    bool good = StepGroup<kRule, kPlainGradient, false>(task, constants, table, h, run, i, moments);
+    bool good =
+        StepGroup<kRule, kBits, kPlainGradient, false>(task, constants, table, h, run, i, moments);
     while (good && ++i < count) {
       Prefetch(run.view, i + kGroupsAhead);
-      good = StepGroup<kRule, kPlainGradient, true>(task, constants, table, h, run, i, moments);
+      good =
+          StepGroup<kRule, kBits, kPlainGradient, true>(task, constants, table, h, run, i, moments);
     }
     if (good) {
       Encoding<kRule> last(moments);
@@ -230,7 +147,7 @@ HWY_NOINLINE void StepRun(const TensorTask& task, const LaneScalars<Lanes>& h,
 
 // `count` whole groups that follow each other in the whole tensor too; the first begins at element
 // `offset`.
-template <KernelRule kRule, bool kPlainGradient>
+template <KernelRule kRule, int kBits, bool kPlainGradient>
 void StepRuns(const TensorTask& task, const LaneScalars<Lanes>& h, uint64_t group, uint64_t offset,
               uint64_t count) {
   while (count != 0) {
@@ -246,18 +163,18 @@ void StepRuns(const TensorTask& task, const LaneScalars<Lanes>& h, uint64_t grou
                      Lanes::Xor(Lanes::SetU(task.stream_seeds[core::kSecondMoment]), high),
                      Lanes::Xor(Lanes::SetU(task.stream_seeds[core::kMaximum]), high),
                      Lanes::Xor(Lanes::SetU(task.stream_seeds[core::kWeightFirst]), high)};
-    StepRun<kRule, kPlainGradient>(task, h, run, length);
+    StepRun<kRule, kBits, kPlainGradient>(task, h, run, length);
     group += length;
     offset += length * kGroupSize;
     count -= length;
   }
 }
 
-template <KernelRule kRule, bool kPlainGradient>
+template <KernelRule kRule, int kBits, bool kPlainGradient>
 void StepRange(const TensorTask& task, const LaneScalars<Lanes>& h, uint64_t begin, uint64_t end) {
   const bool ends_short = task.row_length % kGroupSize != 0;
   if (!ends_short && task.group_stride == 0) {
-    return StepRuns<kRule, kPlainGradient>(task, h, begin, begin * kGroupSize, end - begin);
+    return StepRuns<kRule, kBits, kPlainGradient>(task, h, begin, begin * kGroupSize, end - begin);
   }
   const uint64_t groups_per_row = core::GroupsPerRow(task.row_length);
   const uint64_t whole_per_row = task.row_length / kGroupSize;
@@ -265,8 +182,8 @@ void StepRange(const TensorTask& task, const LaneScalars<Lanes>& h, uint64_t beg
     const uint64_t row = group / groups_per_row;
     const uint64_t in_row = group % groups_per_row;
     const uint64_t whole = std::min(whole_per_row - in_row, end - group);
-    StepRuns<kRule, kPlainGradient>(task, h, group, row * task.row_length + in_row * kGroupSize,
-                                    whole);
+    StepRuns<kRule, kBits, kPlainGradient>(task, h, group,
+                                           row * task.row_length + in_row * kGroupSize, whole);
     group += whole;
     if (ends_short && group < end) {
       StepGroupsElsewhere(task, group, group + 1);
@@ -275,15 +192,21 @@ void StepRange(const TensorTask& task, const LaneScalars<Lanes>& h, uint64_t beg
   }
 }
 
+template <KernelRule kRule, int kBits>
+void StepRangeOfBits(const TensorTask& task, uint64_t begin, uint64_t end) {
+  const LaneScalars<Lanes> h(task.scalars);
+  return h.plain_gradient ? StepRange<kRule, kBits, true>(task, h, begin, end)
+                          : StepRange<kRule, kBits, false>(task, h, begin, end);
+}
+
 template <KernelRule kRule>
 void StepRangeOfRule(const TensorTask& task, uint64_t begin, uint64_t end) {
-  const LaneScalars<Lanes> h(task.scalars);
-  return h.plain_gradient ? StepRange<kRule, true>(task, h, begin, end)
-                          : StepRange<kRule, false>(task, h, begin, end);
+  return task.correction_bits == 8 ? StepRangeOfBits<kRule, 8>(task, begin, end)
+                                   : StepRangeOfBits<kRule, 16>(task, begin, end);
 }
 
 HWY_INLINE bool IsCommon(const TensorTask& task) {
-  return task.weight_dtype == DType::kBFloat16 && task.correction_bits == 8 &&
+  return task.weight_dtype == DType::kBFloat16 && task.correction_bits != 0 &&
          task.gradient_dtype == DType::kBFloat16 && task.codec == Codec::kRoot &&
          task.row_length >= kGroupSize;
 }
