@@ -26,11 +26,8 @@ import torch
 
 from bench.contenders import OURS, TORCH
 from experiments import common
+from experiments.from_demo import load_corpus
 from experiments.many_models import ManyModels, Size
-
-sys.path.append(str(common.ROOT / "demo"))
-
-from data import load_corpus
 
 RATES: Final = (3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1)
 SPIKES: Final = (1.0, 1e2, 1e4, 1e6)

@@ -16,18 +16,6 @@ struct Settings {
   bool as_json = false;
 };
 
-const char* NameOfCodec(Codec codec) {
-  switch (codec) {
-    case Codec::kNone:
-      return "none";
-    case Codec::kRoot:
-      return "root";
-    case Codec::kSoftsign:
-      break;
-  }
-  return "softsign";
-}
-
 json StatisticsOf(const MomentTensors& moment, const MomentStatistics& s) {
   json text = {{"tensor", moment.codes->name},
                {"elements", s.elements},
@@ -57,7 +45,7 @@ json ParameterToJson(const ParameterState& parameter) {
   }
   const std::uint64_t nonfinite = CheckWeights(parameter);
   return {{"name", parameter.name},   {"shape", parameter.shape},
-          {"group", parameter.group}, {"codec", NameOfCodec(parameter.codec)},
+          {"group", parameter.group}, {"codec", NameOf(parameter.codec)},
           {"bytes", bytes},           {"nonfinite_weights", nonfinite},
           {"moments", moments}};
 }

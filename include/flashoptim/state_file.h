@@ -66,6 +66,9 @@ inline constexpr const char* kOptionsKey = "flashoptim_options";
 std::string OptionsToText(const StateDescription& description);
 StateDescription OptionsFromText(std::string_view text);
 
+/// The name of a codec in a file: "none", "root" or "softsign".
+std::string_view NameOf(Codec codec);
+
 /// A moment in a file; null pointers where the rule or the codec has none.
 struct MomentTensors {
   Moment kind = Moment::kFirst;

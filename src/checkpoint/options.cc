@@ -223,4 +223,6 @@ StateDescription OptionsFromText(std::string_view text) {
   return description;
 }
 
+std::string_view NameOf(Codec codec) { return TextOf(codec, kCodecs); }
+
 }  // namespace flashoptim

@@ -2,6 +2,9 @@
 
 #include <array>
 #include <cstddef>
+#include <string>
+
+#include "flashoptim/state_file.h"
 
 namespace flashoptim::testing {
 namespace {
@@ -91,18 +94,6 @@ const char* Name(DType dtype) {
   return "fp32";
 }
 
-const char* Name(Codec codec) {
-  switch (codec) {
-    case Codec::kNone:
-      return "none";
-    case Codec::kRoot:
-      return "root";
-    case Codec::kSoftsign:
-      break;
-  }
-  return "softsign";
-}
-
 const char* Name(Values values) {
   switch (values) {
     case Values::kOrdinary:
@@ -118,7 +109,7 @@ const char* Name(Values values) {
 }  // namespace
 
 std::string StepCase::Name() const {
-  return rule.name + "/" + testing::Name(codec) + "/" + weight.name +
+  return rule.name + "/" + std::string(NameOf(codec)) + "/" + weight.name +
          (rule.hyper.stochastic_rounding ? "-stochastic" : "") + "/" +
          testing::Name(gradient_dtype) + "-gradient/" + testing::Name(values);
 }
