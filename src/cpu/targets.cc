@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <stdexcept>
 
+#include "cpu/made_once.h"
 #include "cpu/reference.h"
 
 namespace flashoptim::cpu {
@@ -31,31 +32,25 @@ const Target& FindTarget(std::string_view name) {
                               names + " (FLASHOPTIM_CPU_TARGET)");
 }
 
-std::atomic<const Target*>& Choice() {
-  static std::atomic<const Target*> choice = nullptr;
-  return choice;
-}
+constinit std::atomic<const Target*> choice = nullptr;
 
 }  // namespace
 
-const std::vector<Target>& SupportedTargets() {
-  static const std::vector<Target> targets = FindTargets();
-  return targets;
-}
+const std::vector<Target>& SupportedTargets() { return MadeOnce<FindTargets>(); }
 
 const Target& ChosenTarget() {
-  const Target* target = Choice().load(std::memory_order_acquire);
+  const Target* target = choice.load(std::memory_order_acquire);
   if (target == nullptr) {
     const char* forced = std::getenv("FLASHOPTIM_CPU_TARGET");
     target =
         forced != nullptr && *forced != '\0' ? &FindTarget(forced) : &SupportedTargets().front();
-    Choice().store(target, std::memory_order_release);
+    choice.store(target, std::memory_order_release);
   }
   return *target;
 }
 
 void ChooseTarget(std::string_view name) {
-  Choice().store(&FindTarget(name), std::memory_order_release);
+  choice.store(&FindTarget(name), std::memory_order_release);
 }
 
 }  // namespace flashoptim::cpu

@@ -136,34 +136,37 @@ struct Shared {
   Pool* pool = nullptr;
 };
 
-std::atomic<Shared*>& SharedSlot() {
-  static std::atomic<Shared*> slot = [] {
-    pthread_atfork(nullptr, nullptr, [] { SharedSlot().store(new Shared); });
-    return new Shared;
-  }();
-  return slot;
-}
+constinit Shared of_first_process;
+constinit std::atomic<Shared*> of_this_process = &of_first_process;
 
-std::atomic<int>& CountSlot() {
-  static std::atomic<int> count =
-      static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
-  return count;
-}
+// At loading, so that no fork can come between.
+[[maybe_unused]] const int registered =
+    pthread_atfork(nullptr, nullptr, [] { of_this_process.store(new Shared); });
+
+constinit std::atomic<int> thread_count = 0;  // 0: not asked for yet
 
 }  // namespace
 
-int ThreadCount() { return CountSlot().load(std::memory_order_relaxed); }
+int ThreadCount() {
+  int count = thread_count.load(std::memory_order_relaxed);
+  if (count == 0) {
+    const int found = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+    if (thread_count.compare_exchange_strong(count, found, std::memory_order_relaxed))
+      count = found;
+  }
+  return count;
+}
 
 void SetThreadCount(int count) {
   if (count < 1) {
     throw std::invalid_argument("thread count must be at least 1, not " + std::to_string(count));
   }
-  CountSlot().store(count, std::memory_order_relaxed);
+  thread_count.store(count, std::memory_order_relaxed);
 }
 
 void ParallelFor(std::uint64_t count, void (*body)(void* context, std::uint64_t i), void* context) {
   const int workers = ThreadCount() - 1;
-  Shared& shared = *SharedSlot().load();
+  Shared& shared = *of_this_process.load();
   std::unique_lock<std::mutex> lock(shared.mutex, std::defer_lock);
   // A thread that holds a mutex must not try to lock it again.
   if (count <= 1 || workers == 0 || inside_loop || !lock.try_lock()) {

@@ -8,6 +8,7 @@
 #include "core/tensor_task.h"
 #include "cpu/decode_table.h"
 #include "cpu/instruction_sets.h"
+#include "cpu/made_once.h"
 #include "cpu/targets.h"
 
 #define HWY_WANT_AVX3_DL
@@ -32,8 +33,8 @@ using core::TensorTask;
 
 // What this target has no code for.
 void StepGroupsElsewhere(const TensorTask& task, uint64_t begin, uint64_t end) {
-  static const StepGroupsFunction step_groups = SimdStepGroups("avx512");
-  step_groups(task, begin, end);
+  constexpr auto kFind = [] { return SimdStepGroups("avx512"); };
+  MadeOnce<kFind>()(task, begin, end);
 }
 
 #undef FLASHOPTIM_FN

@@ -123,7 +123,7 @@ template <KernelRule kRule, int kBits, bool kPlainGradient>
 HWY_NOINLINE void StepRun(const TensorTask& task, const LaneScalars<Lanes>& h,
                           const Run& shared_run, uint64_t count) {
   const Run run = shared_run;  // which stores of bytes cannot change
-  static const DecodeTable table = MakeDecodeTable<scalar::RootFirst>();
+  const DecodeTable& table = MadeOnce<MakeDecodeTable<scalar::RootFirst>>();
   const Constants constants;
   Moments moments;
   for (uint64_t i = 0; i < count; ++i) {
