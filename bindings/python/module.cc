@@ -212,6 +212,16 @@ void BindPlan(nb::module_& m) {
                            "Reads torch tensors through DLPack's C functions (tensor_reader.h).")
       .def(nb::init<nb::handle>(), "tensor_type"_a,
            "TypeError if the type does not offer them (torch before 2.10).")
+      .def(
+          "ask_addresses",
+          [](TensorReader& self, std::uintptr_t function, const nb::list& samples) {
+            // NOLINTNEXTLINE(performance-no-int-to-ptr): ctypes gives numbers
+            auto* get = reinterpret_cast<TensorAddress::GetDataPointer>(function);
+            return self.AskAddresses(get, samples);
+          },
+          "function"_a, "samples"_a,
+          "Asks aoti_torch_get_data_ptr, at this address, for addresses of state, which is faster "
+          "than DLPack; returns whether that works for the samples (tensor_address.h).")
       .def("snapshot", &TensorReader::Snapshot, "parameters"_a, "state"_a,
            "What parameters and all tensors in an optimizer's state are now.")
       .def("holds", &TensorReader::Holds, "snapshot"_a, "parameters"_a, "state"_a,

@@ -89,6 +89,14 @@ TensorReader::TensorReader(const nb::handle& tensor_type) : tensor_type_(nb::bor
   read_ = table->tensor_from_object;
 }
 
+bool TensorReader::AskAddresses(TensorAddress::GetDataPointer get, const nb::list& samples) {
+  const bool of_type = std::all_of(samples.begin(), samples.end(), [&](const nb::handle& sample) {
+    return sample.type().is(tensor_type_);
+  });
+  address_ = of_type ? TensorAddress::Find(get, samples) : std::nullopt;
+  return address_.has_value();
+}
+
 bool TensorReader::IsTensor(const nb::handle& value) const {
   return PyObject_TypeCheck(value.ptr(), reinterpret_cast<PyTypeObject*>(tensor_type_.ptr())) != 0;
 }
@@ -107,6 +115,12 @@ bool TensorReader::Read(const nb::handle& tensor, View& view) const {
   return !local.is_none() && ReadMemory(local, view.tensor);
 }
 
+std::uintptr_t TensorReader::AddressOfState(const nb::handle& tensor) const {
+  if (address_ && tensor.type().is(tensor_type_)) return address_->Of(tensor);
+  View view;
+  return Read(tensor, view) ? AddressOf(view.tensor) : 0;
+}
+
 // Dictionaries are walked rather than asked: a tensor's hash is a Python function. All tensors
 // count, since any one of them may be moved in place (`t.data = t.data.to(...)`).
 template <class Use>
@@ -114,9 +128,7 @@ bool TensorReader::ForState(const nb::dict& state, const Use& use) const {
   for (const auto& [key, entries] : state) {
     for (const auto& [name, value] : nb::borrow<nb::dict>(entries)) {
       if (!IsTensor(value)) continue;
-      View view;
-      if (!Read(value, view)) view = {};
-      if (!use(view)) return false;
+      if (!use(AddressOfState(value))) return false;
     }
   }
   return true;
@@ -134,8 +146,8 @@ TensorSnapshot TensorReader::Snapshot(const nb::list& parameters, const nb::dict
                                 {tensor.strides, tensor.strides + tensor.ndim},
                                 view.is_local});
   }
-  ForState(state, [&](const View& view) {
-    snapshot.addresses.push_back(AddressOf(view.tensor));
+  ForState(state, [&](std::uintptr_t address) {
+    snapshot.addresses.push_back(address);
     return true;
   });
   return snapshot;
@@ -155,8 +167,8 @@ bool TensorReader::Holds(const TensorSnapshot& snapshot, const nb::list& paramet
     }
     ++i;
   }
-  const bool all = ForState(state, [&](const View& view) {
-    return i < snapshot.addresses.size() && snapshot.addresses[i++] == AddressOf(view.tensor);
+  const bool all = ForState(state, [&](std::uintptr_t address) {
+    return i < snapshot.addresses.size() && snapshot.addresses[i++] == address;
   });
   return all && i == snapshot.addresses.size();
 }

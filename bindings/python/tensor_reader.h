@@ -8,9 +8,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "flashoptim/plan.h"
+#include "tensor_address.h"
 
 namespace flashoptim {
 
@@ -35,6 +37,10 @@ class TensorReader {
   /// `tensor_type` is torch.Tensor. Throws nb::type_error if it does not offer the exchange
   /// functions.
   explicit TensorReader(const nanobind::handle& tensor_type);
+
+  /// Takes addresses of state from TensorAddress rather than from DLPack, if that works for the
+  /// samples; returns whether it does.
+  bool AskAddresses(TensorAddress::GetDataPointer get, const nanobind::list& samples);
 
   /// Snapshot of parameters and of all tensors in an optimizer's state, in the order of its
   /// dictionaries.
@@ -62,8 +68,9 @@ class TensorReader {
   bool ReadMemory(const nanobind::handle& tensor, nanobind::dlpack::dltensor& view) const;
 
   bool IsTensor(const nanobind::handle& value) const;
-  // Calls use(view) for each tensor of the state until it returns false. The view of one that
-  // cannot be read is empty.
+  std::uintptr_t AddressOfState(const nanobind::handle& tensor) const;
+  // Calls use(address) for each tensor of the state until it returns false. The address of one that
+  // cannot be read is 0.
   template <class Use>
   bool ForState(const nanobind::dict& state, const Use& use) const;
 
@@ -71,6 +78,7 @@ class TensorReader {
 
   ReadFunction read_ = nullptr;
   nanobind::object tensor_type_;
+  std::optional<TensorAddress> address_;
   nanobind::str grad_ = nanobind::str("grad");
 };
 

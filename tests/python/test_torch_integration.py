@@ -186,6 +186,37 @@ def test_tensors_that_move_in_memory_are_followed(what: str) -> None:
     assert same_bits(bits_of(params, optimizer), bits_of(twins, twin))
 
 
+def test_addresses_of_state_are_those_that_its_tensors_tell() -> None:
+    reader = _plan._READER
+    assert isinstance(reader, _plan._C.TensorReader)
+    assert _plan.asks_for_addresses(reader)
+    plain = torch.arange(8.0)
+    state: dict[Any, Any] = {
+        "plain": plain,
+        "part": plain[3:],
+        "scalar": torch.tensor(1.0),
+        "empty": torch.empty(0),
+        "parameter": nn.Parameter(torch.ones(2)),
+        "subclass": torch.ones(2).as_subclass(type("Subclass", (torch.Tensor,), {})),
+        "meta": torch.empty(2, device="meta"),
+        "none": None,
+    }
+    snapshot = reader.snapshot([], {0: state})
+    assert reader.holds(snapshot, [], {0: state})
+    # All that have memory, moved in place or replaced by one that has it elsewhere.
+    for name in ("plain", "part", "scalar", "parameter", "subclass"):
+        tensor = state[name]
+        before = tensor.data
+        tensor.data = tensor.data.clone()
+        assert not reader.holds(snapshot, [], {0: state}), name
+        tensor.data = before
+        assert reader.holds(snapshot, [], {0: state}), name
+        assert not reader.holds(snapshot, [], {0: {**state, name: tensor.clone()}}), name
+    assert not reader.holds(snapshot, [], {0: {**state, "part": plain[2:]}})
+    assert not reader.holds(snapshot, [], {0: {**state, "meta": torch.empty(2)}})
+    assert not reader.holds(snapshot, [], {0: {**state, "none": plain}})
+
+
 @pytest.mark.parametrize("rule", RULES)
 def test_a_torch_without_exchange_functions_gives_the_same_bits(
     rule: str, monkeypatch: pytest.MonkeyPatch

@@ -371,6 +371,11 @@ class TensorReader:
     def __init__(self, tensor_type: object) -> None:
         """TypeError if the type does not offer them (torch before 2.10)."""
 
+    def ask_addresses(self, function: int, samples: list) -> bool:
+        """
+        Asks aoti_torch_get_data_ptr, at this address, for addresses of state, which is faster than DLPack; returns whether that works for the samples (tensor_address.h).
+        """
+
     def snapshot(self, parameters: list, state: dict) -> TensorSnapshot:
         """What parameters and all tensors in an optimizer's state are now."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from operator import is_
@@ -162,11 +164,24 @@ class _PythonReader:
         return others
 
 
+def asks_for_addresses(reader: _C.TensorReader) -> bool:
+    """Whether the reader asks torch's C interface for addresses: if this torch has it."""
+    try:
+        torch_cpu = ctypes.CDLL("libtorch_cpu.so", os.RTLD_NOW | os.RTLD_NOLOAD)
+        function = ctypes.cast(torch_cpu.aoti_torch_get_data_ptr, ctypes.c_void_p).value
+    except (AttributeError, OSError):
+        return False
+    tensor = torch.empty(2, device="cpu")
+    return function is not None and reader.ask_addresses(function, [tensor, tensor[1]])
+
+
 def _make_reader() -> _C.TensorReader | _PythonReader:
     try:
-        return _C.TensorReader(Tensor)
+        reader = _C.TensorReader(Tensor)
     except TypeError:
         return _PythonReader()
+    asks_for_addresses(reader)
+    return reader
 
 
 _READER: Final = _make_reader()
