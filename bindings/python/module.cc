@@ -129,6 +129,7 @@ void BindPlan(nb::module_& m) {
       .def_rw("row_length", &TensorBinding::row_length)
       .def_rw("first_group", &TensorBinding::first_group)
       .def_rw("group_stride", &TensorBinding::group_stride)
+      .def_rw("first_in_group", &TensorBinding::first_in_group)
       .def_rw("stream_key", &TensorBinding::stream_key)
       .def_rw("step_on_device", &TensorBinding::step_on_device)
       .def_rw("parameter_group", &TensorBinding::parameter_group);

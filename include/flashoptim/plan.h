@@ -39,6 +39,9 @@ struct TensorBinding {
   std::uint64_t first_group = 0;  ///< index in the whole tensor, when this is a shard of it
   /// Groups per row of the whole tensor, when this is a part of several of its rows; else 0.
   std::uint64_t group_stride = 0;
+  /// Elements of the whole's first group that lie before this shard, where it begins inside one:
+  /// below 64, and 0 unless the codec is none.
+  std::uint32_t first_in_group = 0;
 
   float* step = nullptr;        ///< step count, in host memory
   bool step_on_device = false;  ///< or on the weight's GPU, where the step then makes its scalars

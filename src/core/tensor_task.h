@@ -72,6 +72,9 @@ struct TensorTask {
   KernelRule rule = KernelRule::kSgd;
   bool nesterov = false;
   bool stochastic_weight = false;
+  /// Elements of the whole's first group that lie before this shard: not 0 only with codec `none`,
+  /// where weights alone draw random numbers.
+  std::uint8_t first_in_group = 0;
 };
 static_assert(std::is_trivially_copyable_v<TensorTask>);
 
@@ -103,6 +106,19 @@ constexpr std::uint64_t GroupInWhole(const TensorTask& task, std::uint64_t group
   if (task.group_stride == 0) return task.first_group + group;
   const std::uint64_t groups_per_row = GroupsPerRow(task.row_length);
   return task.first_group + group / groups_per_row * task.group_stride + group % groups_per_row;
+}
+
+/// Place, in the whole tensor, of an element of a group of a task.
+struct PlaceInWhole {
+  std::uint64_t group;
+  unsigned position;  ///< in the group
+};
+
+/// `whole` is the GroupInWhole of the element's group, `position` its own there.
+constexpr PlaceInWhole ElementInWhole(const TensorTask& task, std::uint64_t whole,
+                                      unsigned position) {
+  const unsigned shifted = task.first_in_group + position;
+  return {whole + shifted / kGroupSize, shifted % static_cast<unsigned>(kGroupSize)};
 }
 
 constexpr std::uint64_t ElementSize(DType dtype) { return dtype == DType::kFloat32 ? 4 : 2; }

@@ -110,7 +110,9 @@ HWY_INLINE void LoadUnsignedCodes(const void* p, QuadF& codes) {
 struct RandomWords {
   HWY_ALIGN uint32_t words[kGroupSize / 4];
 
-  HWY_INLINE RandomWords(uint64_t group, uint32_t stream_seed) {
+  HWY_INLINE RandomWords(uint64_t group, uint32_t stream_seed) { Draw(group, stream_seed, words); }
+
+  static HWY_INLINE void Draw(uint64_t group, uint32_t stream_seed, uint32_t* words) {
     const Lanes::DU du;
     const uint64_t counter = 16 * group;
     const auto seed = Lanes::Xor(Lanes::SetU(stream_seed),
@@ -122,4 +124,18 @@ struct RandomWords {
       hn::Store(RandomWord<Lanes>(counters, seed), du, words + quad);
     }
   }
+};
+
+// The random bytes of the elements of a task's group, wherever a group of the whole begins.
+struct RandomBytes {
+  HWY_ALIGN uint32_t words[2 * kGroupSize / 4];
+  const char* bytes;
+
+  HWY_INLINE RandomBytes(const TensorTask& task, uint64_t group, core::Purpose purpose)
+      : bytes(reinterpret_cast<const char*>(words) + task.first_in_group) {
+    RandomWords::Draw(group, task.stream_seeds[purpose], words);
+    if (task.first_in_group == 0) return;
+    RandomWords::Draw(group + 1, task.stream_seeds[purpose], words + kGroupSize / 4);
+  }
+  HWY_INLINE void Load(size_t i, QuadU& random) const { SplitBytes(LoadWords(bytes + i), random); }
 };

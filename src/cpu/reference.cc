@@ -47,7 +47,8 @@ float UpdateElement(const TensorTask& task, const scalar::LaneScalars<L>& h, flo
 
 void StepGroupReference(const TensorTask& task, std::uint64_t group) {
   const Span span = GroupSpan(task.row_length, group);
-  const GroupRandom random(task.stream_seeds, core::GroupInWhole(task, group));
+  const std::uint64_t whole = core::GroupInWhole(task, group);
+  const GroupRandom random(task.stream_seeds, whole);
   const SplitWeights weights = {task.weight, task.weight_dtype, task.correction,
                                 task.correction_bits};
   float* first_scale = ScaleAt(task.first_scale, group);
@@ -67,7 +68,13 @@ void StepGroupReference(const TensorTask& task, std::uint64_t group) {
     const std::uint64_t element = span.offset + i;
     const float g = LoadFloat(task.gradient, task.gradient_dtype, element);
     const float w = UpdateElement(task, h, LoadMaster(weights, element), g, i, moments);
-    StoreMaster(weights, element, w, task.stochastic_weight ? &random : nullptr, i);
+    if (task.stochastic_weight) {
+      const core::PlaceInWhole place = core::ElementInWhole(task, whole, i);
+      const GroupRandom of_weight(task.stream_seeds, place.group);
+      StoreMaster(weights, element, w, &of_weight, place.position);
+    } else {
+      StoreMaster(weights, element, w, nullptr, i);
+    }
   }
   if (HasFirst(task.rule)) EncodeFirst(task.codec, task.first, first_scale, span, moments.first);
   if (HasSecond(task.rule)) {

@@ -42,10 +42,8 @@ HWY_INLINE void SplitQuads(const TensorTask& task, uint64_t group, const GroupVi
   if (task.stochastic_weight) {
     QuadU first;
     QuadU second;
-    const RandomWords first_words(group, task.stream_seeds[core::kWeightFirst]);
-    const RandomWords second_words(group, task.stream_seeds[core::kWeightSecond]);
-    SplitBytes(LoadWords(first_words.words + i / 4), first);
-    SplitBytes(LoadWords(second_words.words + i / 4), second);
+    RandomBytes(task, group, core::kWeightFirst).Load(i, first);
+    RandomBytes(task, group, core::kWeightSecond).Load(i, second);
     for (int j = 0; j < 4; ++j) {
       increments[j] = StochasticIncrement<Lanes, Format>(first[j], second[j]);
     }

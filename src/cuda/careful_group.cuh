@@ -166,7 +166,8 @@ template <KernelRule kRule, class First, class Second>
 FLASHOPTIM_FN void StepGroupOfCodec(const TensorTask& task, const core::StepScalars& scalars,
                                     const std::uint32_t* seeds, std::uint64_t group, bool active) {
   const Part part = PartOf(task, group, active);
-  const PartRandom random(seeds, core::GroupInWhole(task, group), part.position);
+  const std::uint64_t whole = core::GroupInWhole(task, group);
+  const PartRandom random(seeds, whole, part.position);
   const LaneScalars<CarefulLanes> h(scalars);
   Values w;
   Values g;
@@ -184,7 +185,7 @@ FLASHOPTIM_FN void StepGroupOfCodec(const TensorTask& task, const core::StepScal
   FLASHOPTIM_FOR_ELEMENTS {
     UpdateElement<kRule, false, CarefulLanes>(h, task.nesterov, g[k], w[k], m[k], v[k], x[k]);
   }
-  StoreMasters(task, part, random, w);
+  StoreMasters(task, whole, part, random, w);
   if constexpr (HasFirst(kRule)) StoreFirst<First>(task.first, task.first_scale, group, part, m);
   if constexpr (HasSecond(kRule)) {
     StoreSecond<Second>(task.second, task.second_scale, group, part, random, core::kSecondMoment,

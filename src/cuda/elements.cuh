@@ -227,8 +227,18 @@ struct PartRandom {
   }
 };
 
-FLASHOPTIM_FN void StoreMasters(const TensorTask& task, const Part& part, const PartRandom& random,
-                                const Values& w) {
+// The random byte that element k of a part draws for its weight. `whole` is the index, in the whole
+// tensor, of the part's group.
+FLASHOPTIM_FN std::uint32_t WeightByte(const TensorTask& task, std::uint64_t whole,
+                                       const Part& part, const PartRandom& random,
+                                       core::Purpose purpose, unsigned k) {
+  if (task.first_in_group == 0) return random.Byte(purpose, k);
+  const core::PlaceInWhole place = core::ElementInWhole(task, whole, part.position + k);
+  return PartRandom(random.seeds, place.group, place.position).Byte(purpose, place.position % 4);
+}
+
+FLASHOPTIM_FN void StoreMasters(const TensorTask& task, std::uint64_t whole, const Part& part,
+                                const PartRandom& random, const Values& w) {
   if (task.weight_dtype == DType::kFloat32) {
     Words8 words;
     FLASHOPTIM_FOR_ELEMENTS { words[k] = CanonicalBits<CarefulLanes>(w[k]); }
@@ -242,8 +252,9 @@ FLASHOPTIM_FN void StoreMasters(const TensorTask& task, const Part& part, const 
     FLASHOPTIM_FOR_ELEMENTS {
       std::uint32_t increment = NearestIncrement<Format>();
       if (task.stochastic_weight) {
-        increment = StochasticIncrement<CarefulLanes, Format>(random.Byte(core::kWeightFirst, k),
-                                                              random.Byte(core::kWeightSecond, k));
+        increment = StochasticIncrement<CarefulLanes, Format>(
+            WeightByte(task, whole, part, random, core::kWeightFirst, k),
+            WeightByte(task, whole, part, random, core::kWeightSecond, k));
       }
       SplitMaster<CarefulLanes, Format>(w[k], increment, weights[k], corrections[k]);
     }

@@ -31,6 +31,7 @@ core::TensorTask MakeTask(Rule rule, const TensorBinding& binding) {
   task.row_length = binding.row_length;
   task.first_group = binding.first_group;
   task.group_stride = binding.group_stride;
+  task.first_in_group = static_cast<std::uint8_t>(binding.first_in_group);
   task.weight_dtype = binding.weight_dtype;
   task.correction_bits = static_cast<std::uint8_t>(binding.correction_bits);
   task.codec = binding.codec;

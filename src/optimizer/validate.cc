@@ -85,6 +85,12 @@ void CheckBinding(Rule rule, const TensorBinding& binding, std::uint32_t paramet
     Fail(tensor, "its rows have ", groups, " groups, and those of the whole only ",
          binding.group_stride);
   }
+  if (binding.first_in_group >= kGroupSize) {
+    Fail(tensor, "first_in_group ", binding.first_in_group, " is not below ", kGroupSize);
+  }
+  if (binding.first_in_group != 0 && binding.codec != Codec::kNone) {
+    Fail(tensor, "it begins inside a group of the whole, and moments in 8 bits need whole groups");
+  }
   const core::KernelRule kernel = KernelRuleOf(rule, binding);
   CheckMoment(binding, "first moment", HasFirst(kernel), binding.first_moment,
               binding.first_moment_scale);

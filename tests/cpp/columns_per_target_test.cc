@@ -57,6 +57,7 @@ struct Columns {
     TensorBinding binding = state.Binding();
     binding.first_group = begin / kGroupSize;
     binding.group_stride = core::GroupsPerRow(whole.row_length);
+    binding.first_in_group = static_cast<std::uint32_t>(begin % kGroupSize);
     return binding;
   }
 };
@@ -109,23 +110,51 @@ TEST(Columns, AgreeWithTheWhole) {
   }
 }
 
+// Moments in fp32 need no whole groups.
+TEST(Columns, CutInsideGroupsAgreeWithTheWhole) {
+  for (StepCase step_case : testing::ThinCases()) {
+    step_case.codec = Codec::kNone;
+    for (const bool stochastic : {false, true}) {
+      step_case.rule.hyper.stochastic_rounding = stochastic;
+      ASSERT_NO_FATAL_FAILURE(ExpectColumnsAgree(step_case, {1, 130, kSteps}, {33, 33, 63, 1}));
+      ASSERT_NO_FATAL_FAILURE(ExpectColumnsAgree(step_case, {7, 300, kSteps}, {50, 70, 140, 40}));
+    }
+  }
+}
+
+std::string ErrorOf(const TensorBinding& binding, Rule rule) {
+  try {
+    Plan(rule, {binding}, 1);
+  } catch (const std::invalid_argument& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Columns, WhatBeginsInsideAGroupOfCodesIsRefused) {
+  for (const StepCase& step_case : testing::ThinCases()) {
+    TensorState tensor(step_case, {1, 200, 1}, kSeed);
+    TensorBinding binding = tensor.Binding();
+    binding.name = "bad";
+    const bool codes = binding.codec != Codec::kNone;
+    binding.first_in_group = 63;
+    EXPECT_EQ(ErrorOf(binding, step_case.rule.rule),
+              codes ? "tensor 'bad': it begins inside a group of the whole, and moments in 8 bits "
+                      "need whole groups"
+                    : "");
+    binding.first_in_group = 64;
+    EXPECT_EQ(ErrorOf(binding, step_case.rule.rule),
+              "tensor 'bad': first_in_group 64 is not below 64");
+  }
+}
+
 TEST(Columns, RowsLongerThanThoseOfTheWholeAreRefused) {
   TensorState tensor(testing::ThinCases().front(), {3, 200, 1}, kSeed);
   TensorBinding binding = tensor.Binding();
   binding.name = "bad";
   binding.group_stride = 3;
-  EXPECT_THROW(
-      {
-        try {
-          Plan(tensor.step_case().rule.rule, {binding}, 1);
-        } catch (const std::invalid_argument& error) {
-          EXPECT_NE(std::string(error.what()).find("tensor 'bad': its rows have 4 groups"),
-                    std::string::npos)
-              << error.what();
-          throw;
-        }
-      },
-      std::invalid_argument);
+  EXPECT_EQ(ErrorOf(binding, tensor.step_case().rule.rule),
+            "tensor 'bad': its rows have 4 groups, and those of the whole only 3");
 }
 
 }  // namespace

@@ -127,6 +127,7 @@ def _binding(entry: Entry, state: State) -> _C.TensorBinding:
     if layout.sharding is not None:
         binding.first_group = layout.sharding.first_group
         binding.group_stride = layout.sharding.group_stride
+        binding.first_in_group = layout.sharding.first_in_group
     binding.step = state[STEP].data_ptr()
     binding.step_on_device = layout.step_device.type == "cuda"
     binding.stream_key = int(state[STREAM_KEY])

@@ -118,6 +118,7 @@ class Sharding:
     geometry: Geometry  # of the whole
     part: Geometry
     first_group: int  # its index in the whole
+    first_in_group: int  # elements of that group before this part
     group_stride: int  # groups per row of the whole where `part` has parts of several; else 0
     keeps_groups: bool  # no group is cut
 
@@ -176,7 +177,7 @@ def sharding_of(param: Tensor, local: Tensor) -> Sharding | None:
         )
     if not any(map(_cuts, placements)):
         whole = geometry_of(local)
-        return Sharding(mesh, placements, shape, stride, whole, whole, 0, 0, keeps_groups=True)
+        return Sharding(mesh, placements, shape, stride, whole, whole, 0, 0, 0, keeps_groups=True)
 
     starts, sizes = [], []
     for dim, size in enumerate(shape):
@@ -206,10 +207,22 @@ def sharding_of(param: Tensor, local: Tensor) -> Sharding | None:
     first_row = starts[0] if len(shape) > 1 else 0
     before = [start * math.prod(shape[dim + 1 :]) for dim, start in enumerate(starts)]
     offset = sum(before[1:]) if len(shape) > 1 else before[0]  # in the row
-    first_group = first_row * whole.groups + offset // _C.GROUP_SIZE
+    groups_before, first_in_group = divmod(offset, _C.GROUP_SIZE)
+    first_group = first_row * whole.groups + groups_before
     group_stride = whole.groups if part.groups < whole.groups and part.rows > 1 else 0
     keeps = _keeps_groups(shape, mesh, placements)
-    return Sharding(mesh, placements, shape, stride, whole, part, first_group, group_stride, keeps)
+    return Sharding(
+        mesh,
+        placements,
+        shape,
+        stride,
+        whole,
+        part,
+        first_group,
+        first_in_group,
+        group_stride,
+        keeps,
+    )
 
 
 def _cuts(placement: Placement) -> bool:
