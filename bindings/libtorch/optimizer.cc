@@ -2,6 +2,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_like.h>
 
+#include <algorithm>
 #include <stdexcept>
 #include <string>
 #include <type_traits>
@@ -115,6 +116,19 @@ bool FlashOptimizer::Fits(const Plan& plan) const {
   return next == plan.slots.size();
 }
 
+void FlashOptimizer::Replan(const std::vector<Options>& options, const torch::Tensor& with) {
+  plan_ = nullptr;
+  plan_ = MakePlan(options, state_, with);
+  plan_->GiveStates(state_);
+}
+
+bool FlashOptimizer::Has(const torch::Tensor& parameter) const {
+  const auto is_it = [&](const torch::Tensor& own) { return own.is_same(parameter); };
+  return std::any_of(param_groups_.begin(), param_groups_.end(), [&](const auto& group) {
+    return std::any_of(group.params().begin(), group.params().end(), is_it);
+  });
+}
+
 torch::Tensor FlashOptimizer::step(LossClosure closure) {
   torch::Tensor loss;
   if (closure) {
@@ -124,9 +138,7 @@ torch::Tensor FlashOptimizer::step(LossClosure closure) {
   const at::NoGradGuard no_grad;
   const std::vector<Options>& options = GroupOptions();
   if (plan_ == nullptr || !Fits(*plan_)) {
-    plan_ = nullptr;
-    plan_ = MakePlan(options, state_);
-    plan_->GiveStates(state_);
+    Replan(options);
   }
   if (plan_->native == nullptr) return loss;
   plan_->FollowOptions(options);
@@ -157,8 +169,15 @@ void FlashOptimizer::set_master_weight(const torch::Tensor& parameter,
     throw std::invalid_argument("master weights are Float of the parameter's shape; these are " +
                                 std::string(at::toString(values.scalar_type())) + " of another");
   }
-  const Parameter described = Describe(parameter, "the parameter");
+  if (!Has(parameter)) {
+    throw std::invalid_argument(
+        "the tensor is not a parameter of this optimizer; pass the one "
+        "that its groups hold");
+  }
   const at::NoGradGuard no_grad;
+  if (parameter.requires_grad() && state_.count(parameter.unsafeGetTensorImpl()) == 0) {
+    Replan(GroupOptions(), parameter);
+  }
   HostWeight host{at::empty_like(parameter, parameter.options().device(at::kCPU)), {}};
   const auto found = state_.find(parameter.unsafeGetTensorImpl());
   torch::Tensor correction;

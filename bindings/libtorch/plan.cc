@@ -124,7 +124,8 @@ bool Slot::Unchanged() const {
 }
 
 std::unique_ptr<FlashOptimizer::Plan> FlashOptimizer::MakePlan(const std::vector<Options>& options,
-                                                               StateMap& states) const {
+                                                               StateMap& states,
+                                                               const torch::Tensor& with) const {
   auto plan = std::make_unique<Plan>();
   plan->options = options;
   std::vector<ParameterGroup> groups;
@@ -139,7 +140,8 @@ std::unique_ptr<FlashOptimizer::Plan> FlashOptimizer::MakePlan(const std::vector
     for (std::size_t i = 0; i < parameters.size(); ++i, ++place) {
       const torch::Tensor& parameter = parameters[i];
       const auto found = states.find(parameter.unsafeGetTensorImpl());
-      if (found == states.end() && !parameter.grad().defined()) continue;
+      const bool gets_state = parameter.grad().defined() || parameter.is_same(with);
+      if (found == states.end() && !gets_state) continue;
       Slot& slot = plan->slots.emplace_back(Slot{parameter, parameter.detach(), g, i});
       groups[g].parameters.push_back(Describe(parameter, slot.name()));
       if (found == states.end()) {

@@ -236,6 +236,36 @@ TEST(MasterWeights, AreReadAndWritten) {
   ExpectError([&] { optimizer.set_master_weight(weight, at::randn({8, 95})); }, "shape");
 }
 
+TEST(MasterWeights, AreWrittenBeforeTheFirstStep) {
+  const torch::Tensor values = at::randn({8, 96});
+  torch::Tensor early = Weight({8, 96});
+  torch::Tensor late = Weight({8, 96});
+  torch::Tensor frozen = Weight({8, 96}).detach();
+  torch::Tensor other = Weight({3, 64});
+  FlashAdamW optimizer({other, early, frozen},
+                       FlashAdamWOptions().storage({.master_weight_bits = 32}));
+  optimizer.set_master_weight(early, values);
+  EXPECT_TRUE(SameBits(optimizer.master_weight(early), values));
+  optimizer.set_master_weight(frozen, values);
+  EXPECT_TRUE(SameBits(frozen, values.to(frozen.scalar_type())));
+  EXPECT_EQ(optimizer.state().size(), 1U);
+  ExpectError([&] { optimizer.set_master_weight(late, values); }, "not a parameter");
+
+  // The same bits as written between steps, for which a step that changes nothing makes the state.
+  FlashAdamW twin({other.clone().detach().requires_grad_(true), late},
+                  FlashAdamWOptions().storage({.master_weight_bits = 32}));
+  late.mutable_grad() = at::zeros_like(late);
+  twin.step();
+  twin.set_master_weight(late, values);
+  EXPECT_TRUE(SameBits(early, late));
+  EXPECT_TRUE(SameBits(optimizer.master_weight(early), twin.master_weight(late)));
+  SetGradients({other, early}, 1);
+  optimizer.step();
+  EXPECT_EQ(optimizer.state().size(), 2U);
+  EXPECT_FALSE(SameBits(optimizer.master_weight(early), values));
+  EXPECT_LT((optimizer.master_weight(early) - values).abs().max().item<float>(), 0.1F);
+}
+
 TEST(Errors, NameWhatCannotBeStepped) {
   ExpectError([] { FlashAdamW({Weight({4}, torch::kDouble)}); },
               "parameter 0 of group 0: its dtype is Double");

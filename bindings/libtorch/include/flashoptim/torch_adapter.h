@@ -204,8 +204,9 @@ class FlashOptimizer : public torch::optim::Optimizer {
 
   /// A copy of a parameter's master weight in fp32: weight and correction joined.
   torch::Tensor master_weight(const torch::Tensor& parameter) const;
-  /// Splits fp32 values into a parameter and its correction, rounding to nearest. A parameter that
-  /// has no state yet has no correction, and gets the nearest value of its dtype.
+  /// Splits fp32 values into a parameter of this optimizer and its correction, rounding to nearest.
+  /// One that has no state yet gets it now; one that takes no gradient gets the nearest value of
+  /// its dtype.
   void set_master_weight(const torch::Tensor& parameter, const torch::Tensor& values);
 
   /// Bytes of the parameters that have state, of their gradients at the last step and their state.
@@ -222,7 +223,11 @@ class FlashOptimizer : public torch::optim::Optimizer {
   struct Plan;
 
   const std::vector<Options>& GroupOptions();
-  std::unique_ptr<Plan> MakePlan(const std::vector<Options>& options, StateMap& states) const;
+  bool Has(const torch::Tensor& parameter) const;
+  // Of the parameters that have state or a gradient, and of `with`.
+  std::unique_ptr<Plan> MakePlan(const std::vector<Options>& options, StateMap& states,
+                                 const torch::Tensor& with = {}) const;
+  void Replan(const std::vector<Options>& options, const torch::Tensor& with = {});
   bool Fits(const Plan& plan) const;
 
   std::unique_ptr<Plan> plan_;    // null: made by the next step
