@@ -244,9 +244,9 @@ class DeviceStepper : public Stepper {
     batch.Finish();
     batch.table.device_scalars = scalars_.get();
     void* arguments[] = {&batch.table};
-    const cudaError_t error = cudaLaunchKernel(reinterpret_cast<const void*>(kernel),
-                                               dim3(batch.blocks), dim3(LaunchPolicy::kThreads),
-                                               arguments, 0, static_cast<cudaStream_t>(stream));
+    const cudaError_t error =
+        cudaLaunchKernel(kernel, dim3(batch.blocks), dim3(LaunchPolicy::kThreads), arguments, 0,
+                         static_cast<cudaStream_t>(stream));
     batch.Clear();
     Check(error, "cannot launch a step");
   }

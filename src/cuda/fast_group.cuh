@@ -11,16 +11,10 @@
 #include "cuda/careful_group.cuh"
 #include "cuda/cuda_lanes.cuh"
 #include "cuda/elements.cuh"
+#include "cuda/instructions.cuh"
 #include "cuda/launch_table.h"
 
 namespace flashoptim::cuda {
-
-// Hides where a value came from, so that what was computed from it before is not kept in registers
-// but computed again.
-FLASHOPTIM_FN std::uint32_t Opaque(std::uint32_t x) {
-  asm volatile("" : "+r"(x));
-  return x;
-}
 
 // An address in a block's part of an array. The array's is the same for all threads, which then
 // keep and add 32 bits each.
