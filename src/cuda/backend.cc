@@ -161,7 +161,7 @@ class DeviceStepper : public Stepper {
   void FindNonfinite(std::span<const core::TensorTask> tasks, void* stream,
                      std::span<std::uint8_t> flags) override {
     const DeviceGuard guard(device_);
-    const auto cuda_stream = static_cast<cudaStream_t>(stream);
+    auto* const cuda_stream = static_cast<cudaStream_t>(stream);
     std::fill(flags.begin(), flags.end(), std::uint8_t{0});
     if (flags_.get() == nullptr) {
       flags_ = {kTableCapacity, "cannot allocate the flags of a check"};

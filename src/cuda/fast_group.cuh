@@ -34,7 +34,7 @@ struct MomentArrays {
       : codes(static_cast<std::uint8_t*>(all_codes) + first_group * kGroupSize),
         scales(all_scales + first_group) {}
   FLASHOPTIM_FN std::uint32_t* Scale(std::uint32_t i) const {
-    return static_cast<std::uint32_t*>(AtByte(scales, i / kGroupSize * 4));
+    return static_cast<std::uint32_t*>(AtByte(scales, static_cast<std::uint32_t>(i / kGroupSize * 4)));
   }
 };
 
