@@ -20,6 +20,16 @@ struct Lane {
   unsigned mask = 0;
   std::uint32_t operation = 0;
   std::uint32_t word = 0;
+
+  // Lets the next change to `context` begin `run`, after which `then` goes on.
+  void Prepare(void (*run)(), ucontext_t* then) {
+    getcontext(&context);
+    context.uc_stack.ss_sp = stack.get();
+    context.uc_stack.ss_size = kStackSize;
+    context.uc_link = then;
+    makecontext(&context, run, 0);
+    running = true;
+  }
 };
 
 class Warp {
@@ -27,15 +37,7 @@ class Warp {
   // Runs all lanes from one exchange to the next until they have returned.
   void Run(unsigned first_thread, const std::function<void()>& thread) {
     thread_ = &thread;
-    for (unsigned i = 0; i < kLanes; ++i) {
-      Lane& lane = lanes_[i];
-      getcontext(&lane.context);
-      lane.context.uc_stack.ss_sp = lane.stack.get();
-      lane.context.uc_stack.ss_size = kStackSize;
-      lane.context.uc_link = &scheduler_;
-      makecontext(&lane.context, &Warp::RunCurrentLane, 0);
-      lane.running = true;
-    }
+    for (Lane& lane : lanes_) lane.Prepare(&Warp::RunCurrentLane, &scheduler_);
     do {
       for (unsigned i = 0; i < kLanes; ++i) {
         threadIdx.x = first_thread + i;
