@@ -2,7 +2,7 @@
 // state after every step.
 #include <gtest/gtest.h>
 
-#include <array>
+#include <algorithm>
 #include <memory>
 #include <set>
 #include <string>
@@ -200,6 +200,37 @@ TEST_F(EmulatedCuda, EveryKernel) {
   std::set<const void*> missing = AllKernels();
   for (const void* kernel : emulated_cuda::Launched()) missing.erase(kernel);
   EXPECT_EQ(missing.size(), 0U) << "of " << AllKernels().size() << " kernels";
+}
+
+// A tensor with random weights gets a fast kernel, unless its codec is softsign. With 32 bits there
+// is nothing random about it.
+TEST_F(EmulatedCuda, RandomWeightsHaveFastKernels) {
+  const std::vector<std::pair<std::string, const cuda::KernelSet*>> rules = {
+      {"sgd_nesterov", &cuda::SgdMomentumKernels()},
+      {"adamw", &cuda::AdamKernels()},
+      {"adam_amsgrad", &cuda::AdamMaximumKernels()},
+      {"lion", &cuda::LionKernels()}};
+  for (StepCase step_case : CasesOfForms()) {
+    if (!step_case.rule.first || !step_case.rule.hyper.stochastic_rounding) continue;
+    const auto set = std::find_if(rules.begin(), rules.end(), [&](const auto& rule) {
+      return rule.first == step_case.rule.name;
+    });
+    ASSERT_NE(set, rules.end());
+    for (const std::uint64_t gap : {0U, 3U}) {
+      const bool wide = step_case.weight.correction_bits == 16;
+      const bool softsign = step_case.codec == Codec::kSoftsign;
+      const bool draws = !wide || (!softsign && step_case.rule.second);
+      Side(step_case, {{2, 64, 0}}, {.gap = gap}, true).Step(1);
+      const cuda::Kernel expected =
+          set->second->host_scalars[cuda::NumberOf({.softsign = softsign,
+                                                    .wide_correction = wide,
+                                                    .parts_of_rows = draws && gap != 0,
+                                                    .stochastic_weight = !wide})];
+      EXPECT_EQ(emulated_cuda::Launched().back(), reinterpret_cast<const void*>(expected))
+          << step_case.Name();
+      EXPECT_EQ(expected == set->second->host_scalars.front(), softsign && !wide);
+    }
+  }
 }
 
 // Positions in the whole tensor at which the counters of random numbers leave 32 bits.

@@ -60,6 +60,14 @@ inline float __fmaf_rn(float a, float b, float c) {
 inline float __fsqrt_rn(float x) { return __with_canonical_nan(std::sqrt(x)); }
 inline float __frcp_rn(float x) { return __with_canonical_nan(1.0F / x); }
 
+// The sum of the products of two words' bytes and `sum`.
+inline std::uint32_t __dp4a(std::uint32_t a, std::uint32_t b, std::uint32_t sum) {
+  for (unsigned shift = 0; shift < 32; shift += 8) {
+    sum += ((a >> shift) & 0xffU) * ((b >> shift) & 0xffU);
+  }
+  return sum;
+}
+
 inline float max(float a, float b) { return std::fmax(a, b); }
 inline std::uint32_t max(std::uint32_t a, std::uint32_t b) { return std::max(a, b); }
 inline std::uint32_t min(std::uint32_t a, std::uint32_t b) { return std::min(a, b); }
