@@ -233,6 +233,30 @@ TEST_F(EmulatedCuda, RandomWeightsHaveFastKernels) {
   }
 }
 
+// A careful step would show: in the maxima over a group, which it takes of flags, too.
+TEST_F(EmulatedCuda, OrdinaryValuesTakeTheFastPath) {
+  constexpr unsigned kExchangesPerMaximum = 3;  // of eight threads
+  constexpr unsigned kWarps = 10;               // that have some of 37 groups
+  for (const StepCase& step_case : CasesOfForms()) {
+    const RuleCase& rule = step_case.rule;
+    const bool softsign_draws = step_case.codec == Codec::kSoftsign &&
+                                rule.hyper.stochastic_rounding &&
+                                step_case.weight.correction_bits == 8;
+    if (step_case.values != Values::kOrdinary || step_case.codec == Codec::kNone ||
+        softsign_draws) {
+      continue;
+    }
+    const unsigned maxima = 1U + (rule.second ? 1U : 0U) + (rule.maximum ? 1U : 0U);
+    Side gpu(step_case, {{37, 64, 0}}, {}, true);
+    for (int step = 1; step <= kSteps; ++step) {
+      const std::uint64_t before = emulated_cuda::Exchanges();
+      gpu.Step(step);
+      EXPECT_EQ(emulated_cuda::Exchanges() - before, kWarps * (kExchangesPerMaximum * maxima + 1))
+          << step_case.Name();
+    }
+  }
+}
+
 // Positions in the whole tensor at which the counters of random numbers leave 32 bits.
 TEST_F(EmulatedCuda, GroupsFarIntoTheWholeTensor) {
   constexpr std::uint64_t kCarry = std::uint64_t{1} << 28;

@@ -46,6 +46,7 @@ class Warp {
       }
       CheckThatLanesAgree();
       for (unsigned i = 0; i < kLanes; ++i) words_[i] = lanes_[i].word;
+      if (lanes_[0].running) ++exchanges_;
     } while (lanes_[0].running);
   }
 
@@ -56,6 +57,8 @@ class Warp {
     swapcontext(&current_->context, &scheduler_);
     return words_;
   }
+
+  std::uint64_t exchanges() const { return exchanges_; }
 
   static Warp& Only() {
     static Warp warp;
@@ -82,6 +85,7 @@ class Warp {
 
   std::array<Lane, kLanes> lanes_;
   Words words_ = {};
+  std::uint64_t exchanges_ = 0;
   ucontext_t scheduler_ = {};
   Lane* current_ = nullptr;
   const std::function<void()>* thread_ = nullptr;
@@ -110,5 +114,7 @@ const Words& Exchange(unsigned mask, std::uint32_t operation, std::uint32_t word
 }
 
 const std::vector<const void*>& Launched() { return Log(); }
+
+std::uint64_t Exchanges() { return Warp::Only().exchanges(); }
 
 }  // namespace flashoptim::emulated_cuda

@@ -29,6 +29,9 @@ const Words& Exchange(unsigned mask, std::uint32_t operation, std::uint32_t word
 /// The kernels launched so far, in their order, those of all tests together.
 const std::vector<const void*>& Launched();
 
+/// How many times a warp has exchanged values so far.
+std::uint64_t Exchanges();
+
 }  // namespace flashoptim::emulated_cuda
 
 #endif  // FLASHOPTIM_TESTS_EMULATED_CUDA_WARP_H_
