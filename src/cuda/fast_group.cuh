@@ -48,14 +48,16 @@ struct BlockArrays {
   MomentArrays second;
   MomentArrays maximum;
 
-  FLASHOPTIM_FN BlockArrays(const TensorTask& task, std::uint64_t first_group, int correction_bits)
+  // Moments that the rule does not keep are null, to which nothing may be added.
+  FLASHOPTIM_FN BlockArrays(const TensorTask& task, std::uint64_t first_group, KernelRule rule,
+                            int correction_bits)
       : weight(static_cast<std::uint16_t*>(task.weight) + first_group * kGroupSize),
         correction(static_cast<std::uint8_t*>(task.correction) +
                    first_group * kGroupSize * static_cast<unsigned>(correction_bits / 8)),
         gradient(static_cast<const std::uint16_t*>(task.gradient) + first_group * kGroupSize),
         first(task.first, task.first_scale, first_group),
-        second(task.second, task.second_scale, first_group),
-        maximum(task.maximum, task.maximum_scale, first_group) {}
+        second(task.second, task.second_scale, HasSecond(rule) ? first_group : 0),
+        maximum(task.maximum, task.maximum_scale, HasMaximum(rule) ? first_group : 0) {}
 };
 
 // The low halves of quads' counters, whose high half all groups of a tensor share: others are not

@@ -97,7 +97,7 @@ __global__ void __launch_bounds__(LaunchPolicy::kThreads, LaunchPolicy::BlocksPe
   const core::StepScalars* scalars;
   const std::uint32_t* stream_seeds;
   if (!FindScalars<kDeviceScalars>(table, tensor, scalars, stream_seeds)) return;
-  const BlockArrays arrays(task, FirstGroup(table, tensor), kCorrectionBits);
+  const BlockArrays arrays(task, FirstGroup(table, tensor), kRule, kCorrectionBits);
   const LaneScalars<FastLanes> h(*scalars);
   const GroupSeeds seeds(task, stream_seeds, HasMaximum(kRule), kStochasticWeight);
   const QuadCounters<kPartsOfRows> counters(task, FirstGroup(table, tensor));
