@@ -11,9 +11,9 @@
 namespace flashoptim::cuda {
 
 // Scalars on the device are for CUDA graphs and for GradScaler, random weights for low learning
-// rates: there only the default codec has fast kernels, in which every gradient is scaled. A kernel
-// takes 200 kilobytes per architecture, since each holds the careful step as well, and a scaling by
-// one at most 2 instructions per element.
+// rates: there only the default codec has fast kernels, in which every gradient is scaled. Scaling
+// by one costs 2 instructions per element or none; a kernel more costs 200 kilobytes per
+// architecture, since each holds the careful step as well.
 constexpr bool HasFastKernel(KernelRule rule, const FastForm& form, bool device_scalars) {
   if (!HasFirst(rule)) return false;
   if (form.softsign) return !device_scalars && !form.parts_of_rows && !form.stochastic_weight;
