@@ -23,26 +23,35 @@ bool DrawsRandomMoments(const core::TensorTask& task) {
   return task.codec == Codec::kRoot && core::HasSecond(task.rule);
 }
 
+// A correction of 16 bits leaves nothing to round; without one, weights have no fast kernel.
+bool DrawsRandomWeights(const core::TensorTask& task) {
+  return task.stochastic_weight && task.correction_bits != 16;
+}
+
 // Whether the fast kernels can count the random numbers of a tensor in 32 bits (fast_group.cuh).
 bool CountsInWord(const core::TensorTask& task, std::uint64_t groups) {
   constexpr std::uint64_t kMost = std::numeric_limits<std::uint32_t>::max();
   return task.first_group >> 28 == core::GroupInWhole(task, groups - 1) >> 28 && groups <= kMost;
 }
 
+// The number of a tensor's form; one that a rule has no fast kernel for stands for the careful one.
 unsigned FormOf(const core::TensorTask& task, std::uint64_t groups) {
-  const bool draws = DrawsRandomMoments(task);
+  const bool stochastic = DrawsRandomWeights(task);
+  const bool draws = DrawsRandomMoments(task) || stochastic;
   const bool fast = core::HasFirst(task.rule) && task.codec != Codec::kNone &&
                     task.weight_dtype == DType::kBFloat16 && task.correction_bits != 0 &&
-                    task.gradient_dtype == DType::kBFloat16 && !task.stochastic_weight &&
-                    task.row_length % kGroupSize == 0 && IsAligned(task.weight, 16) &&
-                    IsAligned(task.gradient, 16) &&
+                    task.gradient_dtype == DType::kBFloat16 && task.row_length % kGroupSize == 0 &&
+                    IsAligned(task.weight, 16) && IsAligned(task.gradient, 16) &&
                     IsAligned(task.correction, task.correction_bits) && IsAligned(task.first, 8) &&
                     IsAligned(task.second, 8) && IsAligned(task.maximum, 8) &&
                     (!draws || CountsInWord(task, groups));
   if (!fast) return 0;
-  return FastForm(task.codec == Codec::kSoftsign, task.correction_bits == 16,
-                  task.scalars.gradient_multiplier == 1.0F && task.scalars.coupled_decay == 0.0F,
-                  draws && task.group_stride != 0);
+  return NumberOf({.softsign = task.codec == Codec::kSoftsign,
+                   .wide_correction = task.correction_bits == 16,
+                   .scaled_gradient = task.scalars.gradient_multiplier != 1.0F ||
+                                      task.scalars.coupled_decay != 0.0F,
+                   .parts_of_rows = draws && task.group_stride != 0,
+                   .stochastic_weight = stochastic});
 }
 
 const KernelSet& KernelsOf(core::KernelRule rule) {
@@ -161,7 +170,7 @@ class DeviceStepper : public Stepper {
   void FindNonfinite(std::span<const core::TensorTask> tasks, void* stream,
                      std::span<std::uint8_t> flags) override {
     const DeviceGuard guard(device_);
-    const auto cuda_stream = static_cast<cudaStream_t>(stream);
+    auto* const cuda_stream = static_cast<cudaStream_t>(stream);
     std::fill(flags.begin(), flags.end(), std::uint8_t{0});
     if (flags_.get() == nullptr) {
       flags_ = {kTableCapacity, "cannot allocate the flags of a check"};
@@ -244,9 +253,9 @@ class DeviceStepper : public Stepper {
     batch.Finish();
     batch.table.device_scalars = scalars_.get();
     void* arguments[] = {&batch.table};
-    const cudaError_t error = cudaLaunchKernel(reinterpret_cast<const void*>(kernel),
-                                               dim3(batch.blocks), dim3(LaunchPolicy::kThreads),
-                                               arguments, 0, static_cast<cudaStream_t>(stream));
+    const cudaError_t error =
+        cudaLaunchKernel(kernel, dim3(batch.blocks), dim3(LaunchPolicy::kThreads), arguments, 0,
+                         static_cast<cudaStream_t>(stream));
     batch.Clear();
     Check(error, "cannot launch a step");
   }

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "cuda/instructions.cuh"
 #include "flashoptim/types.h"
 
 namespace flashoptim::cuda {
@@ -64,25 +65,16 @@ struct CarefulLanes {
 // infinity they make NaN, which the fast path takes for a reason to start over.
 struct FastLanes : CarefulLanes {
   FLASHOPTIM_FN static F Sqrt(F x) {
-    F estimate;
-    asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(estimate) : "f"(x));
+    const F estimate = EstimateReciprocalRoot(x);
     const F root = __fmul_rn(x, estimate);
     const F half = __fmul_rn(0.5F, estimate);
     return __fmaf_rn(__fmaf_rn(-root, root, x), half, root);
   }
   FLASHOPTIM_FN static F Reciprocal(F x) {
-    F estimate;
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(estimate) : "f"(x));
+    const F estimate = EstimateReciprocal(x);
     return __fmaf_rn(estimate, __fmaf_rn(-x, estimate, 1.0F), estimate);
   }
 };
-
-// Bytes of a and b by selector (PTX prmt).
-FLASHOPTIM_FN std::uint32_t Permute(std::uint32_t a, std::uint32_t b, std::uint32_t selector) {
-  std::uint32_t result;
-  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(result) : "r"(a), "r"(b), "r"(selector));
-  return result;
-}
 
 }  // namespace flashoptim::cuda
 

@@ -6,6 +6,7 @@
 
 #include "core/tensor_task.h"
 #include "cuda/cuda_lanes.cuh"
+#include "cuda/instructions.cuh"
 #include "cuda/launch_table.h"
 
 namespace flashoptim::cuda {

@@ -11,16 +11,10 @@
 #include "cuda/careful_group.cuh"
 #include "cuda/cuda_lanes.cuh"
 #include "cuda/elements.cuh"
+#include "cuda/instructions.cuh"
 #include "cuda/launch_table.h"
 
 namespace flashoptim::cuda {
-
-// Hides where a value came from, so that what was computed from it before is not kept in registers
-// but computed again.
-FLASHOPTIM_FN std::uint32_t Opaque(std::uint32_t x) {
-  asm volatile("" : "+r"(x));
-  return x;
-}
 
 // An address in a block's part of an array. The array's is the same for all threads, which then
 // keep and add 32 bits each.
@@ -40,7 +34,8 @@ struct MomentArrays {
       : codes(static_cast<std::uint8_t*>(all_codes) + first_group * kGroupSize),
         scales(all_scales + first_group) {}
   FLASHOPTIM_FN std::uint32_t* Scale(std::uint32_t i) const {
-    return static_cast<std::uint32_t*>(AtByte(scales, i / kGroupSize * 4));
+    return static_cast<std::uint32_t*>(
+        AtByte(scales, static_cast<std::uint32_t>(i / kGroupSize * 4)));
   }
 };
 
@@ -53,14 +48,16 @@ struct BlockArrays {
   MomentArrays second;
   MomentArrays maximum;
 
-  FLASHOPTIM_FN BlockArrays(const TensorTask& task, std::uint64_t first_group, int correction_bits)
+  // Moments that the rule does not keep are null, to which nothing may be added.
+  FLASHOPTIM_FN BlockArrays(const TensorTask& task, std::uint64_t first_group, KernelRule rule,
+                            int correction_bits)
       : weight(static_cast<std::uint16_t*>(task.weight) + first_group * kGroupSize),
         correction(static_cast<std::uint8_t*>(task.correction) +
-                   first_group * kGroupSize * (correction_bits / 8)),
+                   first_group * kGroupSize * static_cast<unsigned>(correction_bits / 8)),
         gradient(static_cast<const std::uint16_t*>(task.gradient) + first_group * kGroupSize),
         first(task.first, task.first_scale, first_group),
-        second(task.second, task.second_scale, first_group),
-        maximum(task.maximum, task.maximum_scale, first_group) {}
+        second(task.second, task.second_scale, HasSecond(rule) ? first_group : 0),
+        maximum(task.maximum, task.maximum_scale, HasMaximum(rule) ? first_group : 0) {}
 };
 
 // The low halves of quads' counters, whose high half all groups of a tensor share: others are not
@@ -101,17 +98,25 @@ class QuadCounters<true> {
 struct GroupSeeds {
   std::uint32_t second;
   std::uint32_t maximum = 0;
+  std::uint32_t weight = 0;
 
-  FLASHOPTIM_FN GroupSeeds(const TensorTask& task, const std::uint32_t* seeds, bool has_maximum) {
+  FLASHOPTIM_FN GroupSeeds(const TensorTask& task, const std::uint32_t* seeds, bool has_maximum,
+                           bool stochastic_weight) {
     const std::uint32_t high = Mix<FastLanes>(static_cast<std::uint32_t>(task.first_group >> 28));
     second = Opaque(seeds[core::kSecondMoment] ^ high);
     if (has_maximum) maximum = Opaque(seeds[core::kMaximum] ^ high);
+    if (stochastic_weight) weight = Opaque(seeds[core::kWeightFirst] ^ high);
   }
 };
 
 // 16-bit element k in the upper half of a word.
 FLASHOPTIM_FN std::uint32_t UpperHalf(const Words4& words, unsigned k) {
   return k % 2 != 0 ? words[k / 2] & 0xffff0000U : words[k / 2] << 16;
+}
+
+// The sum of byte k of a word and of an image, in one instruction.
+FLASHOPTIM_FN std::uint32_t AddByte(std::uint32_t word, unsigned k, std::uint32_t image) {
+  return __dp4a(word, 1U << (8 * k), image);
 }
 
 // The correction of kBits as stored: loads it, places it (format, 4.3), and packs it from rounded
@@ -257,12 +262,13 @@ struct RawElements {
 /// written if some value of the group needs care. All 32 lanes of a warp must call it together;
 /// lanes that are not `active` write nothing.
 template <KernelRule kRule, class First, class Second, int kCorrectionBits, bool kPlainGradient,
-          class Counters>
+          bool kStochasticWeight, class Counters>
 FLASHOPTIM_FN bool StepGroupFast(const BlockArrays& arrays, const LaneScalars<FastLanes>& h,
                                  bool nesterov, const GroupSeeds& seeds, const Counters& counters,
                                  RawElements<kRule, First, Second, kCorrectionBits>& raw,
                                  std::uint32_t i, bool active) {
   using Format = typename Corrections<kCorrectionBits>::Format;
+  static_assert(!kStochasticWeight || Format::kDropped == 8);
   Values m;
   Values v;
   Values x;
@@ -277,6 +283,7 @@ FLASHOPTIM_FN bool StepGroupFast(const BlockArrays& arrays, const LaneScalars<Fa
   float x_max = 0.0F;
   float product = 0.0F;
   float previous = 0.0F;
+  std::uint32_t random_weights = 0;
   FLASHOPTIM_FOR_ELEMENTS {
     // Without the check for stale corrections: they make NaN here.
     float w = __uint_as_float(UpperHalf(raw.weights, k) + raw.corrections.Placed(k));
@@ -285,7 +292,12 @@ FLASHOPTIM_FN bool StepGroupFast(const BlockArrays& arrays, const LaneScalars<Fa
     // A sum of products of pairs is finite only if all weights are.
     if (k % 2 != 0) product = __fmaf_rn(w, previous, product);
     previous = w;
-    rounded[k] = __float_as_uint(w) + NearestIncrement<Format>();
+    if constexpr (kStochasticWeight) {
+      if (k % 4 == 0) random_weights = RandomWord<FastLanes>(counters.At(i) + k / 4, seeds.weight);
+      rounded[k] = AddByte(random_weights, k % 4, __float_as_uint(w));
+    } else {
+      rounded[k] = __float_as_uint(w) + NearestIncrement<Format>();
+    }
     m_max = fmaxf(m_max, fabsf(m[k]));
     if constexpr (HasSecond(kRule)) {
       v[k] = Second::template Measured<FastLanes>(v[k]);

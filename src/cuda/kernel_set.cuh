@@ -3,46 +3,49 @@
 #define FLASHOPTIM_CUDA_KERNEL_SET_CUH_
 
 #include <type_traits>
+#include <utility>
 
 #include "cuda/kernels.h"
 #include "cuda/step_kernel.cuh"
 
 namespace flashoptim::cuda {
 
-// Scalars on the device are for CUDA graphs and for GradScaler: there only the default codec has
-// fast kernels, with the gradient scaled.
+// Scalars on the device are for CUDA graphs and for GradScaler, random weights for low learning
+// rates: there only the default codec has fast kernels, in which every gradient is scaled. Scaling
+// by one costs 2 instructions per element or none; a kernel more costs 200 kilobytes per
+// architecture, since each holds the careful step as well.
+constexpr bool HasFastKernel(KernelRule rule, const FastForm& form, bool device_scalars) {
+  if (!HasFirst(rule)) return false;
+  if (form.softsign) return !device_scalars && !form.parts_of_rows && !form.stochastic_weight;
+  if (form.stochastic_weight) return !form.wide_correction;
+  return !form.parts_of_rows || HasSecond(rule);
+}
+
+template <KernelRule kRule, unsigned kNumber, bool kDeviceScalars>
+Kernel KernelOf() {
+  constexpr FastForm kForm = FormOfNumber(kNumber);
+  if constexpr (HasFastKernel(kRule, kForm, kDeviceScalars)) {
+    using First = std::conditional_t<kForm.softsign, SoftsignFirst, RootFirst>;
+    using Second = std::conditional_t<kForm.softsign, SoftsignSecond, RootSecond>;
+    constexpr int kCorrectionBits = kForm.wide_correction ? 16 : 8;
+    constexpr bool kPlainGradient =
+        !kForm.scaled_gradient && !kForm.stochastic_weight && !kDeviceScalars;
+    return StepFastKernel<kRule, First, Second, kCorrectionBits, kPlainGradient,
+                          kForm.stochastic_weight, kDeviceScalars, kForm.parts_of_rows>;
+  } else {
+    return StepCarefulKernel<kRule, kDeviceScalars>;
+  }
+}
+
 template <KernelRule kRule>
 KernelSet MakeKernels() {
-  KernelSet kernels;
-  kernels.host_scalars.fill(StepCarefulKernel<kRule, false>);
-  kernels.device_scalars.fill(StepCarefulKernel<kRule, true>);
-  if constexpr (HasFirst(kRule)) {
-    const auto set_codec = [&]<class First, class Second, bool kPartsOfRows>(
-                               bool softsign, Codecs<First, Second>,
-                               std::bool_constant<kPartsOfRows>) {
-      const auto set_form = [&]<int kCorrectionBits, bool kPlain>() {
-        kernels.host_scalars[FastForm(softsign, kCorrectionBits == 16, kPlain, kPartsOfRows)] =
-            StepFastKernel<kRule, First, Second, kCorrectionBits, kPlain, false, kPartsOfRows>;
-      };
-      set_form.template operator()<8, true>();
-      set_form.template operator()<16, true>();
-      set_form.template operator()<8, false>();
-      set_form.template operator()<16, false>();
-    };
-    const auto set_root = [&]<bool kPartsOfRows>(std::bool_constant<kPartsOfRows> parts) {
-      set_codec(false, Codecs<RootFirst, RootSecond>(), parts);
-      for (const bool plain : {false, true}) {
-        kernels.device_scalars[FastForm(false, false, plain, kPartsOfRows)] =
-            StepFastKernel<kRule, RootFirst, RootSecond, 8, false, true, kPartsOfRows>;
-        kernels.device_scalars[FastForm(false, true, plain, kPartsOfRows)] =
-            StepFastKernel<kRule, RootFirst, RootSecond, 16, false, true, kPartsOfRows>;
-      }
-    };
-    set_root(std::false_type());
-    set_codec(true, Codecs<SoftsignFirst, SoftsignSecond>(), std::false_type());
-    if constexpr (HasSecond(kRule)) set_root(std::true_type());
-  }
-  return kernels;
+  const auto by_form = []<bool kDeviceScalars, unsigned... kNumbers>(
+      std::bool_constant<kDeviceScalars>, std::integer_sequence<unsigned, kNumbers...>) {
+    return KernelsByForm{StepCarefulKernel<kRule, kDeviceScalars>,
+                         KernelOf<kRule, kNumbers + 1, kDeviceScalars>()...};
+  };
+  constexpr std::make_integer_sequence<unsigned, kForms - 1> kNumbers;
+  return {by_form(std::false_type(), kNumbers), by_form(std::true_type(), kNumbers)};
 }
 
 }  // namespace flashoptim::cuda

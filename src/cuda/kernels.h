@@ -12,16 +12,28 @@ namespace flashoptim::cuda {
 
 using Kernel = void (*)(LaunchTable);
 
-/// Form of a tensor: 0 is any at all; the others, which have fast kernels, are
-/// 1 + softsign + 2 * (16-bit correction) + 4 * (scaled or coupled gradient) + 8 * (parts of rows
-/// that draw random numbers).
-inline constexpr unsigned kForms = 17;
+/// What distinguishes the tensors that have fast kernels.
+struct FastForm {
+  bool softsign = false;
+  bool wide_correction = false;    ///< of 16 bits
+  bool scaled_gradient = false;    ///< or coupled weight decay
+  bool parts_of_rows = false;      ///< that draw random numbers
+  bool stochastic_weight = false;  ///< that draws random numbers: with a correction of 8 bits
+};
+
+/// Forms by number: 0 is any tensor at all, the others are FastForms.
+inline constexpr unsigned kForms = 33;
 using KernelsByForm = std::array<Kernel, kForms>;
 
-constexpr unsigned FastForm(bool softsign, bool wide_correction, bool plain_gradient,
-                            bool parts_of_rows) {
-  return 1U + (softsign ? 1U : 0U) + (wide_correction ? 2U : 0U) + (plain_gradient ? 0U : 4U) +
-         (parts_of_rows ? 8U : 0U);
+constexpr unsigned NumberOf(const FastForm& form) {
+  return 1U + (form.softsign ? 1U : 0U) + (form.wide_correction ? 2U : 0U) +
+         (form.scaled_gradient ? 4U : 0U) + (form.parts_of_rows ? 8U : 0U) +
+         (form.stochastic_weight ? 16U : 0U);
+}
+constexpr FastForm FormOfNumber(unsigned number) {
+  const unsigned bits = number - 1U;
+  return {(bits & 1U) != 0, (bits & 2U) != 0, (bits & 4U) != 0, (bits & 8U) != 0,
+          (bits & 16U) != 0};
 }
 
 /// Kernels of one rule: scalars from the table, or from the device.

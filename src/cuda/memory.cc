@@ -16,7 +16,7 @@ void Release(void* memory) noexcept { cudaFree(memory); }
 
 void CopyToDevice(int device, void* target, const void* source, std::size_t bytes, void* stream) {
   const DeviceGuard guard(device);
-  const auto cuda_stream = static_cast<cudaStream_t>(stream);
+  auto* const cuda_stream = static_cast<cudaStream_t>(stream);
   Check(cudaMemcpyAsync(target, source, bytes, cudaMemcpyHostToDevice, cuda_stream),
         "cannot write to the GPU");
   Check(cudaStreamSynchronize(cuda_stream), "writing to the GPU failed");
@@ -24,7 +24,7 @@ void CopyToDevice(int device, void* target, const void* source, std::size_t byte
 
 void CopyToHost(int device, void* target, const void* source, std::size_t bytes, void* stream) {
   const DeviceGuard guard(device);
-  const auto cuda_stream = static_cast<cudaStream_t>(stream);
+  auto* const cuda_stream = static_cast<cudaStream_t>(stream);
   Check(cudaMemcpyAsync(target, source, bytes, cudaMemcpyDeviceToHost, cuda_stream),
         "cannot read from the GPU");
   Check(cudaStreamSynchronize(cuda_stream), "reading from the GPU failed");

@@ -24,8 +24,9 @@ __global__ void __launch_bounds__(LaunchPolicy::kThreads)
 
 void FindNonfiniteKernel(const LaunchTable& table, std::uint32_t blocks, std::uint8_t* flags,
                          void* stream) {
-  MarkNonfinite<<<blocks, LaunchPolicy::kThreads, 0, static_cast<cudaStream_t>(stream)>>>(table,
-                                                                                          flags);
+  void* arguments[] = {const_cast<LaunchTable*>(&table), static_cast<void*>(&flags)};
+  cudaLaunchKernel(MarkNonfinite, dim3(blocks), dim3(LaunchPolicy::kThreads), arguments, 0,
+                   static_cast<cudaStream_t>(stream));
 }
 
 }  // namespace flashoptim::cuda

@@ -32,7 +32,9 @@ __global__ void Prepare(const __grid_constant__ PrepareTable table) {
 
 void PrepareScalars(const PrepareTable& table, void* stream) {
   const unsigned blocks = (table.count + kThreads - 1) / kThreads;
-  Prepare<<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(table);
+  void* arguments[] = {const_cast<PrepareTable*>(&table)};
+  cudaLaunchKernel(Prepare, dim3(blocks), dim3(kThreads), arguments, 0,
+                   static_cast<cudaStream_t>(stream));
 }
 
 }  // namespace flashoptim::cuda

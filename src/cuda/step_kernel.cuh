@@ -46,10 +46,6 @@ FLASHOPTIM_FN std::uint64_t FirstGroup(const LaunchTable& table, unsigned tensor
   return std::uint64_t{blockIdx.x - table.first_block[tensor]} * LaunchPolicy::kGroupsPerBlock;
 }
 
-// A first and a second codec, as one argument.
-template <class First, class Second>
-struct Codecs {};
-
 // The scalars and seeds of this block's tensor; false if its step is to be skipped.
 template <bool kDeviceScalars>
 FLASHOPTIM_FN bool FindScalars(const LaunchTable& table, unsigned tensor,
@@ -93,7 +89,7 @@ __global__ void __launch_bounds__(LaunchPolicy::kThreads)
 }
 
 template <KernelRule kRule, class First, class Second, int kCorrectionBits, bool kPlainGradient,
-          bool kDeviceScalars, bool kPartsOfRows>
+          bool kStochasticWeight, bool kDeviceScalars, bool kPartsOfRows>
 __global__ void __launch_bounds__(LaunchPolicy::kThreads, LaunchPolicy::BlocksPerSm(kRule))
     StepFastKernel(const __grid_constant__ LaunchTable table) {
   const unsigned tensor = TensorOfBlock(table);
@@ -101,9 +97,9 @@ __global__ void __launch_bounds__(LaunchPolicy::kThreads, LaunchPolicy::BlocksPe
   const core::StepScalars* scalars;
   const std::uint32_t* stream_seeds;
   if (!FindScalars<kDeviceScalars>(table, tensor, scalars, stream_seeds)) return;
-  const BlockArrays arrays(task, FirstGroup(table, tensor), kCorrectionBits);
+  const BlockArrays arrays(task, FirstGroup(table, tensor), kRule, kCorrectionBits);
   const LaneScalars<FastLanes> h(*scalars);
-  const GroupSeeds seeds(task, stream_seeds, HasMaximum(kRule));
+  const GroupSeeds seeds(task, stream_seeds, HasMaximum(kRule), kStochasticWeight);
   const QuadCounters<kPartsOfRows> counters(task, FirstGroup(table, tensor));
   const BlockRange range(table, tensor);
   if (!range.WarpHasWork(range.begin)) return;
@@ -120,7 +116,7 @@ __global__ void __launch_bounds__(LaunchPolicy::kThreads, LaunchPolicy::BlocksPe
     if (pass + 1 < LaunchPolicy::kPasses && range.WarpHasWork(i + kElementsPerPass)) {
       raw[pass + 1].Load(arrays, range.Clamped(i + kElementsPerPass));
     }
-    if (!StepGroupFast<kRule, First, Second, kCorrectionBits, kPlainGradient>(
+    if (!StepGroupFast<kRule, First, Second, kCorrectionBits, kPlainGradient, kStochasticWeight>(
             arrays, h, task.nesterov, seeds, counters, raw[pass], range.Clamped(i),
             i < range.end)) {
       careful |= 1U << pass;

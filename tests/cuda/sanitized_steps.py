@@ -20,8 +20,9 @@ from typing import Any, Protocol
 STEPS = 2
 # The second shape has several blocks, the third a tail in every row, and so on.
 SHAPES = ((3, 64), (70, 64), (5, 100), (1, 7), (2, 192))
-# With ordinary gradients, with NaN and infinities among them, and with step counts on the GPU.
-WAYS = ("ordinary", "special", "counted there")
+# With ordinary gradients, with NaN and infinities among them, with step counts on the GPU; weights
+# rounded to nearest, then at random.
+WAYS = ("ordinary", "special", "counted there", "random", "random, counted there")
 # Elements before a tensor in its allocation.
 OFFSETS = (0, 1, 3)
 _SPECIAL = {2: (0x7FC0, 0x7F80, 0xFF80), 4: (0x7FC00000, 0x7F800000, 0xFF800000)}
@@ -166,10 +167,16 @@ class Stepped:
     """The tensors of one rule in some memory, with a plan."""
 
     def __init__(
-        self, native: Any, rule: Rule, memory: Memory, on_gpu: bool, count_there: bool
+        self,
+        native: Any,
+        rule: Rule,
+        memory: Memory,
+        on_gpu: bool,
+        count_there: bool,
+        random_weights: bool,
     ) -> None:
         self._native, self._rule, self._memory = native, rule, memory
-        self._count_there = count_there
+        self._count_there, self._random_weights = count_there, random_weights
         self._cases = list(all_cases())
         self._steps = (ctypes.c_float * len(self._cases))()
         self._step_addresses: list[int] = []
@@ -181,6 +188,7 @@ class Stepped:
     def _set_hyperparameters(self, nonfinite: str) -> None:
         values = self._native.Hyperparameters()
         values.seed = 11
+        values.stochastic_rounding = self._random_weights
         values.nonfinite = self._native.Nonfinite[nonfinite]
         for name, value in self._rule.options.items():
             setattr(values, name, value)
@@ -251,10 +259,11 @@ class Stepped:
 
 def differences(native: Any, rule: Rule, way: str, on_gpu: bool) -> list[str]:
     """Names of the tensors that are not the same on the GPU and the CPU."""
-    special, count_there = way == "special", way == "counted there" and on_gpu
+    special, random_weights = way == "special", way.startswith("random")
+    count_there = way.endswith("counted there") and on_gpu
     memory: Memory = DeviceMemory() if on_gpu else HostMemory()
-    tested = Stepped(native, rule, memory, on_gpu, count_there)
-    reference = Stepped(native, rule, HostMemory(), on_gpu=False, count_there=False)
+    tested = Stepped(native, rule, memory, on_gpu, count_there, random_weights)
+    reference = Stepped(native, rule, HostMemory(), False, False, random_weights)
     for number in range(STEPS):
         tested.step(number, special)
         reference.step(number, special)

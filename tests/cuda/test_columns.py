@@ -67,8 +67,10 @@ def test_parts_of_rows(
     make, options = RULES[rule]
     options = {**options, "codec": codec}
     names = [name for name in STORAGES if name in ("bf16-24", "bf16-32", "fp16-24", "fp32")]
-    plain = GroupCase("as trained", tuple(TensorCase(shape) for shape in SHAPES))
-    problem = Problem([plain, *every_storage(SHAPES, names)])
+    tensors = tuple(TensorCase(shape) for shape in SHAPES)
+    plain = GroupCase("as trained", tensors)
+    random = GroupCase("as fine-tuned", tensors, {"stochastic_rounding": True})
+    problem = Problem([plain, random, *every_storage(SHAPES, names)])
 
     def work(where: torch.device) -> list[Content]:
         whole = make(problem.parameter_groups(where), **options)

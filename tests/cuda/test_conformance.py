@@ -75,7 +75,12 @@ def large() -> Problem:
                 *(TensorCase(shape) for shape in LARGE_SHAPES),
                 TensorCase((1024, 1024), gradient=torch.float32),
             ),
-        )
+        ),
+        GroupCase(
+            "bf16-24 stochastic",
+            tuple(TensorCase(shape) for shape in LARGE_SHAPES),
+            {"stochastic_rounding": True},
+        ),
     ]
     for name in ("bf16-16", "bf16-32", "fp16-24", "fp32"):
         dtype, bits = STORAGES[name]

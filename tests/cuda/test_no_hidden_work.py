@@ -9,7 +9,15 @@ from collections.abc import Iterator
 import flashoptim_cpp as flash
 import pytest
 import torch
-from cases import MAIN_RULES, RULES, GroupCase, Problem, TensorCase, every_storage
+from cases import (
+    MAIN_RULES,
+    RULES,
+    WITHOUT_MOMENTS,
+    GroupCase,
+    Problem,
+    TensorCase,
+    every_storage,
+)
 from helpers import parameters, set_gradient, take_steps
 from torch import Tensor, nn
 from tracing import trace
@@ -143,6 +151,20 @@ def test_launches_do_not_grow_with_the_number_of_tensors(gpu: torch.device) -> N
     assert launches(150, gpu) == few
     # A table of tensors has its limits, but they are wide.
     assert launches(1000, gpu) <= 8
+
+
+@pytest.mark.parametrize("stochastic", [False, True], ids=["nearest", "stochastic"])
+@pytest.mark.parametrize("way", ["plain", "capturable"])
+@pytest.mark.parametrize("rule", [rule for rule in MAIN_RULES if rule not in WITHOUT_MOMENTS])
+def test_bf16_weights_have_a_fast_kernel(
+    rule: str, way: str, stochastic: bool, gpu: torch.device
+) -> None:
+    options = {"stochastic_rounding": stochastic}
+    problem = Problem([GroupCase("group", (TensorCase((33, 64)),), options)])
+    optimizer = warmed_up(rule, problem, gpu, way)
+    steps = [name for name in trace(optimizer.step, gpu).kernels if "Step" in name]
+    assert len(steps) == 1
+    assert "StepFastKernel" in steps[0]
 
 
 def state_bytes(optimizer: flash.FlashOptimizer, param: Tensor) -> int:
