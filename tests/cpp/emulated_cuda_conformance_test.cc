@@ -35,6 +35,7 @@ struct Way {
   bool misaligned = false;
   std::uint64_t first_group = 0;
   std::uint64_t gap = 0;  // groups between a row and the next one, in the whole tensor
+  std::uint32_t first_in_group = 0;
 };
 
 // Tensors of several shapes in one plan, on the emulated GPU or on the CPU.
@@ -47,6 +48,7 @@ class Side {
       tensors_.emplace_back(step_case, shapes[i], 1000 + i, way.misaligned);
       TensorBinding& binding = bindings.emplace_back(tensors_.back().Binding());
       binding.first_group = way.first_group;
+      binding.first_in_group = way.first_in_group;
       if (way.gap != 0) binding.group_stride = core::GroupsPerRow(shapes[i].row_length) + way.gap;
       if (on_gpu) binding.device_type = DeviceType::kCuda;
       binding.step_on_device = on_gpu && way.device_scalars;
@@ -267,6 +269,19 @@ TEST_F(EmulatedCuda, GroupsFarIntoTheWholeTensor) {
         ExpectSameBytes(step_case, {{3, 192, 0}}, {false, false, false, first, gap}, 2);
         if (HasFatalFailure()) return;
       }
+    }
+  }
+}
+
+// Shards that begin inside a group, where rounding alone draws.
+TEST_F(EmulatedCuda, BeginningsInsideGroups) {
+  for (StepCase step_case : testing::ThinCases()) {
+    step_case.codec = Codec::kNone;
+    step_case.rule.hyper.stochastic_rounding = true;
+    for (const std::uint32_t position : {1U, 30U, 63U}) {
+      const Way way = {.first_group = (std::uint64_t{1} << 28) - 1, .first_in_group = position};
+      ExpectSameBytes(step_case, {{1, 200, 0}, {3, 70, 0}}, way, 2);
+      if (HasFatalFailure()) return;
     }
   }
 }
