@@ -185,7 +185,7 @@ FLASHOPTIM_FN void StepGroupOfCodec(const TensorTask& task, const core::StepScal
   FLASHOPTIM_FOR_ELEMENTS {
     UpdateElement<kRule, false, CarefulLanes>(h, task.nesterov, g[k], w[k], m[k], v[k], x[k]);
   }
-  StoreMasters(task, whole, part, random, w);
+  StoreMasters<std::is_void_v<First>>(task, whole, part, random, w);
   if constexpr (HasFirst(kRule)) StoreFirst<First>(task.first, task.first_scale, group, part, m);
   if constexpr (HasSecond(kRule)) {
     StoreSecond<Second>(task.second, task.second_scale, group, part, random, core::kSecondMoment,
@@ -196,16 +196,28 @@ FLASHOPTIM_FN void StepGroupOfCodec(const TensorTask& task, const core::StepScal
   }
 }
 
+/// What a fast kernel knows of its tensors, and a careful one does not. The careful step is
+/// compiled into every kernel, most of whose code it is.
+template <class FirstCode, class SecondCode>
+struct OneCodec {
+  using First = FirstCode;
+  using Second = SecondCode;
+};
+struct AnyCodec {};
+
 /// Steps group `group`; `active` is false in lanes beyond the tensor's last group, whose `group` is
 /// any group of the tensor. Kept out of line: it is rare, and its registers must not burden the
 /// fast path.
-template <KernelRule kRule>
+template <KernelRule kRule, class Codecs>
 __device__ __noinline__ void StepGroupCarefully(const TensorTask& task,
                                                 const core::StepScalars& scalars,
                                                 const std::uint32_t* seeds, std::uint64_t group,
                                                 bool active) {
   if constexpr (!HasFirst(kRule)) {
     StepGroupOfCodec<kRule, void, void>(task, scalars, seeds, group, active);
+  } else if constexpr (!std::is_same_v<Codecs, AnyCodec>) {
+    StepGroupOfCodec<kRule, typename Codecs::First, typename Codecs::Second>(task, scalars, seeds,
+                                                                             group, active);
   } else {
     switch (task.codec) {
       case Codec::kNone:

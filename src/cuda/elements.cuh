@@ -229,15 +229,17 @@ struct PartRandom {
 };
 
 // The random byte that element k of a part draws for its weight. `whole` is the index, in the whole
-// tensor, of the part's group.
+// tensor, of the part's group; the tensor may begin inside one.
+template <bool kBeginsAnywhere>
 FLASHOPTIM_FN std::uint32_t WeightByte(const TensorTask& task, std::uint64_t whole,
                                        const Part& part, const PartRandom& random,
                                        core::Purpose purpose, unsigned k) {
-  if (task.first_in_group == 0) return random.Byte(purpose, k);
+  if (!kBeginsAnywhere || task.first_in_group == 0) return random.Byte(purpose, k);
   const core::PlaceInWhole place = core::ElementInWhole(task, whole, part.position + k);
   return PartRandom(random.seeds, place.group, place.position).Byte(purpose, place.position % 4);
 }
 
+template <bool kBeginsAnywhere>
 FLASHOPTIM_FN void StoreMasters(const TensorTask& task, std::uint64_t whole, const Part& part,
                                 const PartRandom& random, const Values& w) {
   if (task.weight_dtype == DType::kFloat32) {
@@ -254,8 +256,8 @@ FLASHOPTIM_FN void StoreMasters(const TensorTask& task, std::uint64_t whole, con
       std::uint32_t increment = NearestIncrement<Format>();
       if (task.stochastic_weight) {
         increment = StochasticIncrement<CarefulLanes, Format>(
-            WeightByte(task, whole, part, random, core::kWeightFirst, k),
-            WeightByte(task, whole, part, random, core::kWeightSecond, k));
+            WeightByte<kBeginsAnywhere>(task, whole, part, random, core::kWeightFirst, k),
+            WeightByte<kBeginsAnywhere>(task, whole, part, random, core::kWeightSecond, k));
       }
       SplitMaster<CarefulLanes, Format>(w[k], increment, weights[k], corrections[k]);
     }

@@ -96,15 +96,15 @@ class QuadCounters<true> {
 
 // Stream seeds with the counter's high half mixed in.
 struct GroupSeeds {
-  std::uint32_t second;
+  std::uint32_t second = 0;
   std::uint32_t maximum = 0;
   std::uint32_t weight = 0;
 
-  FLASHOPTIM_FN GroupSeeds(const TensorTask& task, const std::uint32_t* seeds, bool has_maximum,
+  FLASHOPTIM_FN GroupSeeds(const TensorTask& task, const std::uint32_t* seeds, KernelRule rule,
                            bool stochastic_weight) {
     const std::uint32_t high = Mix<FastLanes>(static_cast<std::uint32_t>(task.first_group >> 28));
-    second = Opaque(seeds[core::kSecondMoment] ^ high);
-    if (has_maximum) maximum = Opaque(seeds[core::kMaximum] ^ high);
+    if (HasSecond(rule)) second = Opaque(seeds[core::kSecondMoment] ^ high);
+    if (HasMaximum(rule)) maximum = Opaque(seeds[core::kMaximum] ^ high);
     if (stochastic_weight) weight = Opaque(seeds[core::kWeightFirst] ^ high);
   }
 };

@@ -12,7 +12,7 @@ namespace flashoptim::cuda {
 
 // Scalars on the device are for CUDA graphs and for GradScaler, random weights for low learning
 // rates: there only the default codec has fast kernels, in which every gradient is scaled. Scaling
-// by one costs 2 instructions per element or none; a kernel more costs 200 kilobytes per
+// by one costs 2 instructions per element or none; a kernel more costs 100 kilobytes per
 // architecture, since each holds the careful step as well.
 constexpr bool HasFastKernel(KernelRule rule, const FastForm& form, bool device_scalars) {
   if (!HasFirst(rule)) return false;

@@ -63,7 +63,7 @@ FLASHOPTIM_FN bool FindScalars(const LaunchTable& table, unsigned tensor,
 }
 
 // Steps those passes of this block carefully whose bit is set.
-template <KernelRule kRule, bool kDeviceScalars>
+template <KernelRule kRule, class Codecs, bool kDeviceScalars>
 __device__ __noinline__ void StepPassesCarefully(const LaunchTable& table, std::uint32_t passes) {
   const unsigned tensor = TensorOfBlock(table);
   const TensorTask& task = table.tasks[tensor];
@@ -75,8 +75,8 @@ __device__ __noinline__ void StepPassesCarefully(const LaunchTable& table, std::
 #pragma unroll 1
   for (std::uint32_t i = range.begin; range.WarpHasWork(i); i += kElementsPerPass) {
     if ((passes & 1U) != 0) {
-      StepGroupCarefully<kRule>(task, *scalars, seeds, first_group + range.Clamped(i) / kGroupSize,
-                                i < range.end);
+      StepGroupCarefully<kRule, Codecs>(task, *scalars, seeds,
+                                        first_group + range.Clamped(i) / kGroupSize, i < range.end);
     }
     passes >>= 1;
   }
@@ -85,7 +85,7 @@ __device__ __noinline__ void StepPassesCarefully(const LaunchTable& table, std::
 template <KernelRule kRule, bool kDeviceScalars>
 __global__ void __launch_bounds__(LaunchPolicy::kThreads)
     StepCarefulKernel(const __grid_constant__ LaunchTable table) {
-  StepPassesCarefully<kRule, kDeviceScalars>(table, ~0U);
+  StepPassesCarefully<kRule, AnyCodec, kDeviceScalars>(table, ~0U);
 }
 
 template <KernelRule kRule, class First, class Second, int kCorrectionBits, bool kPlainGradient,
@@ -99,7 +99,7 @@ __global__ void __launch_bounds__(LaunchPolicy::kThreads, LaunchPolicy::BlocksPe
   if (!FindScalars<kDeviceScalars>(table, tensor, scalars, stream_seeds)) return;
   const BlockArrays arrays(task, FirstGroup(table, tensor), kRule, kCorrectionBits);
   const LaneScalars<FastLanes> h(*scalars);
-  const GroupSeeds seeds(task, stream_seeds, HasMaximum(kRule), kStochasticWeight);
+  const GroupSeeds seeds(task, stream_seeds, kRule, kStochasticWeight);
   const QuadCounters<kPartsOfRows> counters(task, FirstGroup(table, tensor));
   const BlockRange range(table, tensor);
   if (!range.WarpHasWork(range.begin)) return;
@@ -122,7 +122,9 @@ __global__ void __launch_bounds__(LaunchPolicy::kThreads, LaunchPolicy::BlocksPe
       careful |= 1U << pass;
     }
   }
-  if (careful != 0) StepPassesCarefully<kRule, kDeviceScalars>(table, careful);
+  if (careful != 0) {
+    StepPassesCarefully<kRule, OneCodec<First, Second>, kDeviceScalars>(table, careful);
+  }
 }
 
 }  // namespace flashoptim::cuda
