@@ -91,7 +91,16 @@ CPU_CASES: Final = (
         "variants",
         "Other rules and ways of keeping state, one tensor of 2^26 parameters",
         shapes.one_tensor(26),
-        ("adamw", "adamw-32", "adamw-softsign", "adamw-none", "lion", "sgd", "torch-sgd-fp32"),
+        (
+            "adamw",
+            "adamw-stochastic",
+            "adamw-32",
+            "adamw-softsign",
+            "adamw-none",
+            "lion",
+            "sgd",
+            "torch-sgd-fp32",
+        ),
         ("wall",),
     ),
 )
@@ -161,7 +170,7 @@ CUDA_CASES: Final = (
         "variants",
         "AdamW, ways of keeping state, one tensor of 2^30 parameters",
         shapes.one_tensor(30),
-        ("adamw", "adamw-32", "adamw-softsign", "adamw-none"),
+        ("adamw", "adamw-stochastic", "adamw-32", "adamw-softsign", "adamw-none"),
         _LARGE,
     ),
     Case(
