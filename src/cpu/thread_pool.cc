@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <atomic>
 #include <mutex>
+#include <new>
 #include <stdexcept>
 #include <string>
 #include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "cpu/float_environment.h"
@@ -41,13 +43,13 @@ thread_local bool inside_loop = false;
 
 class Pool {
  public:
-  // With fewer workers where the system gives no more threads.
+  // With fewer workers where the system gives no more threads, or no memory for them.
   explicit Pool(int workers) : wanted_(workers) {
-    threads_.reserve(static_cast<std::size_t>(workers));
+    // The caller does what no worker does.
     try {
       for (int i = 0; i < workers; ++i) threads_.emplace_back([this] { Work(); });
     } catch (const std::system_error&) {
-      // The caller does what no worker does.
+    } catch (const std::bad_alloc&) {
     }
   }
 
@@ -175,7 +177,7 @@ void ParallelFor(std::uint64_t count, void (*body)(void* context, std::uint64_t 
     return;
   }
   if (shared.pool == nullptr || shared.pool->wanted() != workers) {
-    delete shared.pool;
+    delete std::exchange(shared.pool, nullptr);  // there may be no memory for the next
     shared.pool = new Pool(workers);
   }
   shared.pool->Run(count, body, context);

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <climits>
 #include <cstdint>
 #include <fstream>
 #include <memory>
@@ -266,18 +267,21 @@ bool LimitAddressSpace(std::uint64_t more) {
 
 TEST(Fork, AChildThatGetsNoMoreThreadsRunsWithFewer) {
   if (testing::kSanitized) GTEST_SKIP() << "sanitizers need the address space";
-  const int status = ExitStatusOfFork([] {
-    if (!LimitAddressSpace(40U << 20U)) return 2;
-    SetCpuThreads(200);
-    for (int round = 0; round < 3; ++round) {
-      std::atomic<int> calls{0};
-      auto body = [&](std::uint64_t) { calls.fetch_add(1); };
-      cpu::ParallelFor(1000, body);
-      if (calls.load() != 1000) return 1;
-    }
-    return 0;
-  });
-  EXPECT_EQ(status, 0);
+  // For so many as the largest number says there is not even memory for a list of them.
+  for (const int threads : {200, INT_MAX}) {
+    const int status = ExitStatusOfFork([threads] {
+      if (!LimitAddressSpace(40U << 20U)) return 2;
+      for (int round = 0; round < 3; ++round) {
+        SetCpuThreads(round == 0 ? 2 : threads);
+        std::atomic<int> calls{0};
+        auto body = [&](std::uint64_t) { calls.fetch_add(1); };
+        cpu::ParallelFor(1000, body);
+        if (calls.load() != 1000) return 1;
+      }
+      return 0;
+    });
+    EXPECT_EQ(status, 0) << threads;
+  }
 }
 
 }  // namespace
