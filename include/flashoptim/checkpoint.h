@@ -56,7 +56,8 @@ struct FileTensor {
   std::uint64_t elements() const;
 };
 
-/// Tells how much of long work is done, in bytes.
+/// Tells how much of long work is done, in bytes: one call at a time, not always on the caller's
+/// thread. What it throws ends the work and reaches the caller; a file is then as it was.
 using FileProgress = std::function<void(std::uint64_t done, std::uint64_t total)>;
 
 struct ReadOptions {

@@ -22,6 +22,8 @@ class AtomicFile {
   void Write(std::span<const std::byte> bytes);
   /// Syncs the data, renames, and syncs the folder, so that not even a power cut mixes old and new.
   void Commit();
+  /// Whether the target is the new file, be it that the folder could not be synced.
+  bool committed() const { return descriptor_ < 0; }
   /// Where the data are until then.
   const std::string& temporary() const { return temporary_; }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
+#include <exception>
 #include <mutex>
 #include <system_error>
 #include <thread>
@@ -53,14 +54,21 @@ std::vector<std::string> ChecksumsOf(std::span<const FileTensor> tensors, const 
   std::vector<std::string> sums(tensors.size());
   std::atomic<std::size_t> next = 0;
   std::mutex telling;
+  std::exception_ptr error;  // what a thread must not end with
   const auto tell = [&](std::uint64_t bytes) {
     if (!step) return;
     const std::lock_guard lock(telling);
     step(bytes);
   };
   const auto work = [&] {
-    for (std::size_t i = next++; i < tensors.size(); i = next++) {
-      sums[i] = Hex(ChecksumOf(tensors[i], tell));
+    try {
+      for (std::size_t i = next++; i < tensors.size(); i = next++) {
+        sums[i] = Hex(ChecksumOf(tensors[i], tell));
+      }
+    } catch (...) {
+      const std::lock_guard lock(telling);
+      error = std::current_exception();
+      next = tensors.size();
     }
   };
   std::vector<std::jthread> helpers;
@@ -72,6 +80,7 @@ std::vector<std::string> ChecksumsOf(std::span<const FileTensor> tensors, const 
   }
   work();
   helpers.clear();
+  if (error) std::rethrow_exception(error);
   return sums;
 }
 

@@ -149,7 +149,22 @@ struct CheckpointFile::Impl {
   }
 
   void AddShards(const ReadOptions& options) {
-    const Mapping text = Mapping::OfFile(path);
+    for (Mapping text = Mapping::OfFile(path);;) {
+      try {
+        return AddShardsOf(text, options);
+      } catch (const FileError&) {
+        // Who has put another set in its place meanwhile has removed the shards of this one.
+        Mapping now = Mapping::OfFile(path);
+        if (std::ranges::equal(now.bytes(), text.bytes())) throw;
+        text = std::move(now);
+        sums.clear();
+        tensors.clear();
+        mappings.clear();
+      }
+    }
+  }
+
+  void AddShardsOf(const Mapping& text, const ReadOptions& options) {
     if (text.bytes().size() > options.header_limit) {
       throw FileError(path + ": the index is longer than " + std::to_string(options.header_limit) +
                       " bytes");

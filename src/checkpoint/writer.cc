@@ -124,19 +124,25 @@ class Generations {
     return stem_ + text + std::string(checkpoint::kFileEnding);
   }
 
-  std::string PathOf(const std::string& name) const {
-    return (path_.parent_path() / name).string();
+  // Where a shard of that name goes.
+  std::string Take(const std::string& name) {
+    return own_.emplace_back(path_.parent_path() / name).string();
   }
 
   // What the index no longer names. A reader that has them mapped keeps them.
-  void RemoveOthers() const {
-    for (const std::filesystem::path& file : others_) {
+  void RemoveOthers() const { Remove(others_); }
+
+  // What no index names, because the writing failed: on a full disk the next try needs the space.
+  void RemoveOwn() const { Remove(own_); }
+
+ private:
+  static void Remove(const std::vector<std::filesystem::path>& files) {
+    for (const std::filesystem::path& file : files) {
       std::error_code ignored;
       std::filesystem::remove(file, ignored);
     }
   }
 
- private:
   std::vector<std::pair<std::filesystem::path, unsigned long>> Files() const {
     std::vector<std::pair<std::filesystem::path, unsigned long>> files;
     const std::string folder = path_.has_parent_path() ? path_.parent_path().string() : ".";
@@ -164,6 +170,7 @@ class Generations {
   std::filesystem::path path_;
   std::string stem_;
   unsigned long next_ = 1;
+  std::vector<std::filesystem::path> own_;
   std::vector<std::filesystem::path> others_;  // of earlier generations
 };
 
@@ -184,9 +191,10 @@ std::vector<std::span<const FileTensor>> Cut(std::span<const FileTensor> tensors
   return shards;
 }
 
-void WriteShards(const std::string& path, std::span<const FileTensor> tensors,
-                 std::span<const std::string> sums, const WriteOptions& options, Work& work) {
-  const Generations generations(path);
+// Returns the text of the index that names them.
+std::string WriteGeneration(Generations& generation, std::span<const FileTensor> tensors,
+                            std::span<const std::string> sums, const WriteOptions& options,
+                            Work& work) {
   const auto shards = Cut(tensors, options.shard_bytes);
   checkpoint::Index index;
   Metadata metadata = options.metadata;
@@ -199,21 +207,33 @@ void WriteShards(const std::string& path, std::span<const FileTensor> tensors,
   std::uint64_t total = 0;
   std::size_t first = 0;
   for (std::size_t s = 0; s < shards.size(); ++s) {
-    const std::string name = generations.NameOf(s, shards.size());
+    const std::string name = generation.NameOf(s, shards.size());
     const auto shard_sums = sums.subspan(first, shards[s].size());
     first += shards[s].size();
-    WriteOne(generations.PathOf(name), shards[s], WithChecksums(shards[s], shard_sums, metadata),
+    WriteOne(generation.Take(name), shards[s], WithChecksums(shards[s], shard_sums, metadata),
              options, work);
     for (const FileTensor& tensor : shards[s]) {
       index.file_of.emplace(tensor.name, name);
       total += tensor.data.size();
     }
   }
-  const std::string text = checkpoint::IndexText(index, total);
+  return checkpoint::IndexText(index, total);
+}
+
+void WriteShards(const std::string& path, std::span<const FileTensor> tensors,
+                 std::span<const std::string> sums, const WriteOptions& options, Work& work) {
+  // First of all, so that a second writer is refused: each would remove shards of the other.
   AtomicFile file(path);
-  file.Write(std::as_bytes(std::span(text)));
-  file.Commit();
-  generations.RemoveOthers();
+  Generations generation(path);
+  try {
+    const std::string text = WriteGeneration(generation, tensors, sums, options, work);
+    file.Write(std::as_bytes(std::span(text)));
+    file.Commit();
+  } catch (...) {
+    if (!file.committed()) generation.RemoveOwn();
+    throw;
+  }
+  generation.RemoveOthers();
 }
 
 }  // namespace
