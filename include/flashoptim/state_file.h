@@ -126,7 +126,7 @@ struct MomentStatistics {
 /// tensor, the element and its value.
 MomentStatistics CheckMoment(const ParameterState& parameter, const MomentTensors& moment);
 
-/// Checks the step count and the stream key. Returns the number of non-finite master weights.
+/// Checks the step count. Returns the number of non-finite master weights.
 /// Throws FileError.
 std::uint64_t CheckWeights(const ParameterState& parameter);
 

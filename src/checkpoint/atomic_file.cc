@@ -71,8 +71,9 @@ AtomicFile::AtomicFile(const std::string& path) : target_(Resolved(path)) {
   }
   struct stat old {};
   if (::stat(target_.c_str(), &old) == 0) {
-    // Best effort: a file of somebody else's keeps the default permissions.
-    static_cast<void>(::fchmod(descriptor_, old.st_mode & 07777));
+    permissions_ = old.st_mode & 07777U;
+    // Until it is finished its owner may write it: the next process has to open it if this is killed.
+    SetPermissions(*permissions_ | S_IWUSR);
   }
 }
 
@@ -91,7 +92,13 @@ void AtomicFile::Write(std::span<const std::byte> bytes) {
   }
 }
 
+// Best effort: a file of somebody else's keeps the default permissions.
+void AtomicFile::SetPermissions(unsigned permissions) const {
+  static_cast<void>(::fchmod(descriptor_, permissions));
+}
+
 void AtomicFile::Commit() {
+  if (permissions_) SetPermissions(*permissions_);
   if (::fsync(descriptor_) != 0) Fail(target_, "it cannot be synced to disk", errno);
   if (std::rename(temporary_.c_str(), target_.c_str()) != 0) {
     Fail(target_, "the finished file cannot be renamed to it", errno);

@@ -3,6 +3,7 @@
 #define FLASHOPTIM_CHECKPOINT_ATOMIC_FILE_H_
 
 #include <cstddef>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -28,9 +29,12 @@ class AtomicFile {
   const std::string& temporary() const { return temporary_; }
 
  private:
+  void SetPermissions(unsigned permissions) const;
+
   std::string target_;
   std::string temporary_;
   int descriptor_ = -1;
+  std::optional<unsigned> permissions_;  // of the old file
 };
 
 /// Makes the names of a folder durable.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 #include <tuple>
 
 #include "checkpoint/dtypes.h"
@@ -21,11 +22,6 @@ struct Entry {
   std::uint64_t begin;
   std::uint64_t end;
 };
-
-// a * b, or false where it does not fit.
-bool Multiply(std::uint64_t a, std::uint64_t b, std::uint64_t* product) {
-  return !__builtin_mul_overflow(a, b, product);
-}
 
 Metadata ReadMetadata(const json& value, const std::string& file) {
   if (!value.is_object()) throw FileError(file + ": __metadata__ is not an object" + kRemedy);
@@ -75,18 +71,24 @@ Entry ReadEntry(const std::string& name, const json& value, const std::string& f
   }
   entry.begin = offsets[0];
   entry.end = offsets[1];
-  std::uint64_t bytes = BytesOf(*dtype);
-  bool fits = true;
-  for (const std::uint64_t size : entry.tensor.shape) fits = fits && Multiply(bytes, size, &bytes);
-  if (!fits || bytes != entry.end - entry.begin) {
+  const std::optional<std::uint64_t> bytes = BytesNeeded(entry.tensor);
+  if (bytes != entry.end - entry.begin) {
     throw FileError(tensor + "data_offsets span " + std::to_string(entry.end - entry.begin) +
                     " bytes, and its dtype and shape need " +
-                    (fits ? std::to_string(bytes) : "more than 2^64") + kRemedy);
+                    (bytes ? std::to_string(*bytes) : "more than 2^64") + kRemedy);
   }
   return entry;
 }
 
 }  // namespace
+
+std::optional<std::uint64_t> BytesNeeded(const FileTensor& tensor) {
+  std::uint64_t bytes = BytesOf(tensor.dtype);
+  for (const std::uint64_t size : tensor.shape) {
+    if (__builtin_mul_overflow(bytes, size, &bytes)) return std::nullopt;
+  }
+  return bytes;
+}
 
 std::uint64_t HeaderLength(std::span<const std::byte> first, const std::string& file,
                            std::uint64_t limit) {

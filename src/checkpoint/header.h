@@ -3,6 +3,7 @@
 #define FLASHOPTIM_CHECKPOINT_HEADER_H_
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -20,6 +21,9 @@ struct Header {
   std::vector<std::uint64_t> data_ends;  ///< one each; a tensor begins where the last one ended
   Metadata metadata;
 };
+
+/// The bytes that a tensor's dtype and shape ask for; nothing if there are more than 2^64.
+std::optional<std::uint64_t> BytesNeeded(const FileTensor& tensor);
 
 /// The length of the header from a file's first eight bytes; refuses one above `limit`.
 std::uint64_t HeaderLength(std::span<const std::byte> first, const std::string& file,

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <system_error>
 #include <utility>
 
@@ -27,6 +28,17 @@ struct Descriptor {
     if (number >= 0) ::close(number);
   }
 };
+
+// A new file that vanishes when it is closed.
+int OpenWithoutName(const std::string& folder) {
+  const int number = ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+  if (number >= 0 || errno != EOPNOTSUPP) return number;
+  // Network file systems make files with names only.
+  std::string name = folder + "/.flashoptim-XXXXXX";
+  const int named = ::mkostemp(name.data(), O_CLOEXEC);
+  if (named >= 0) ::unlink(name.c_str());
+  return named;
+}
 
 }  // namespace
 
@@ -59,7 +71,7 @@ Mapping Mapping::OfMemory(std::uint64_t bytes, const std::string& file) {
 }
 
 Mapping Mapping::OfTemporaryFile(std::uint64_t bytes, const std::string& folder) {
-  const Descriptor file(::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
+  const Descriptor file(OpenWithoutName(folder));
   if (file.number < 0) Fail(folder, "no temporary file can be made there", errno);
   if (bytes == 0) return {nullptr, 0};
   // All of it now: a full disk is an error here, and a signal later.

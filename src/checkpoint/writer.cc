@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
+#include <optional>
 #include <set>
 #include <tuple>
 
@@ -40,10 +41,11 @@ std::vector<FileTensor> InFileOrder(std::span<const FileTensor> tensors, const s
     if (!names.insert(tensor.name).second) {
       throw FileError(where + "there are two of this name; rename one");
     }
-    if (tensor.elements() * BytesOf(tensor.dtype) != tensor.data.size()) {
+    const std::optional<std::uint64_t> bytes = checkpoint::BytesNeeded(tensor);
+    if (bytes != tensor.data.size()) {
       throw FileError(where + "it has " + std::to_string(tensor.data.size()) +
                       " bytes, and its dtype and shape need " +
-                      std::to_string(tensor.elements() * BytesOf(tensor.dtype)));
+                      (bytes ? std::to_string(*bytes) : "more than 2^64"));
     }
   }
   return ordered;
@@ -92,6 +94,12 @@ void WriteTensors(std::span<const FileTensor> tensors, const std::string& header
 void WriteOne(const std::string& path, std::span<const FileTensor> tensors,
               const Metadata& metadata, const WriteOptions& options, Work& work) {
   const std::string header = checkpoint::HeaderBytes(tensors, metadata);
+  const std::uint64_t limit = ReadOptions{}.header_limit;
+  if (header.size() - checkpoint::kLengthBytes > limit) {
+    throw FileError(path + ": its header would have " + std::to_string(header.size()) +
+                    " bytes, and readers take at most " + std::to_string(limit) +
+                    "; shorten the names of tensors, or write shards");
+  }
   AtomicFile file(path);
   const checkpoint::Sink to_file = [&](std::span<const std::byte> bytes) { file.Write(bytes); };
   if (path.ends_with(checkpoint::kArchiveEnding)) {

@@ -132,7 +132,7 @@ class Loader {
     }
     CheckWhole(*state);
     for (const ParameterState& parameter : state->parameters) Take(parameter);
-    CheckState(*state);
+    CheckValues(*state);
     std::vector<std::byte> storage;
     for (const Delivery& delivery : deliveries_) Write(delivery, storage);
   }
@@ -153,6 +153,14 @@ class Loader {
     if (state.parameters.size() != optimizer_.size()) {
       Fail("it has " + std::to_string(state.parameters.size()) + " parameters, and the optimizer " +
            std::to_string(optimizer_.size()) + kRemedy);
+    }
+  }
+
+  void CheckValues(const OptimizerState& state) const {
+    try {
+      CheckState(state);
+    } catch (const FileError& error) {
+      Fail(error.what());
     }
   }
 

@@ -126,13 +126,11 @@ void CheckValues(const ParameterState& parameter, const MomentTensors& moment) {
   CheckGroups(parameter, moment, bytes, Copy<float>(*moment.scale), unused);
 }
 
+// Any number is a stream key.
 void CheckScalars(const ParameterState& parameter) {
   const float step = Copy<float>(*parameter.step).at(0);
   if (!(step >= 0.0F) || step > kLargestStep || step != std::floor(step)) {
     Fail(*parameter.step, "the step count is " + std::to_string(step) + ", not a whole number");
-  }
-  if (Copy<std::int64_t>(*parameter.stream_key).at(0) < 0) {
-    Fail(*parameter.stream_key, "the key of the random stream is negative");
   }
 }
 

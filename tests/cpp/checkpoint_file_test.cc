@@ -226,6 +226,12 @@ TEST(CheckpointFile, AFailedWriteLeavesTheOldFile) {
   std::vector<FileTensor> short_one{good.tensors[0]};
   short_one[0].shape = {3};
   EXPECT_THROW(WriteCheckpoint(path, short_one), FileError);
+  // 2^64 bytes, of which the low 64 bits are none.
+  const FileTensor wraps{"w", FileDType::kU8, {1ULL << 33U, 1ULL << 31U}, {}};
+  EXPECT_THROW(WriteCheckpoint(path, {&wraps, 1}), FileError);
+  // Its name stands in the header twice, which no reader would take.
+  const FileTensor long_name{std::string(60'000'000, 'n'), FileDType::kU8, {0}, {}};
+  EXPECT_THROW(WriteCheckpoint(path, {&long_name, 1}), FileError);
   EXPECT_THROW(WriteCheckpoint(folder / "none/x.safetensors", good.tensors), FileError);
   EXPECT_THROW(WriteCheckpoint(folder / "x.bin", good.tensors), FileError);
   EXPECT_EQ(ReadAll(path), before);
@@ -244,6 +250,28 @@ TEST(CheckpointFile, ALinkAndPermissionsStay) {
   struct stat status {};
   ASSERT_EQ(::stat((folder / "real.safetensors").c_str(), &status), 0);
   EXPECT_EQ(status.st_mode & 0777U, 0640U);
+}
+
+// What a killed process leaves of it must not keep its owner from writing it the next time.
+TEST(CheckpointFile, AReadOnlyFileIsWrittenThroughAFileThatIsNot) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "x.safetensors";
+  Tensors tensors;
+  tensors.Add("a", FileDType::kF32, {2});
+  WriteCheckpoint(path, tensors.tensors);
+  ASSERT_EQ(::chmod(path.c_str(), 0400), 0);
+  const auto permissions = [](const std::string& file) {
+    struct stat status {};
+    return ::stat(file.c_str(), &status) == 0 ? status.st_mode & 0777U : 0U;
+  };
+  WriteOptions options;
+  unsigned meanwhile = 0;
+  options.progress = [&](std::uint64_t, std::uint64_t) {
+    meanwhile = permissions(folder / ".x.safetensors.tmp");
+  };
+  WriteCheckpoint(path, tensors.tensors, options);
+  EXPECT_EQ(meanwhile, 0600U);
+  EXPECT_EQ(permissions(path), 0400U);
 }
 
 }  // namespace

@@ -3,6 +3,8 @@
 #include "flashoptim/optimizer_file.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <functional>
@@ -156,6 +158,36 @@ TEST(OptimizerFile, ADamagedFileChangesNothing) {
   EXPECT_EQ(optimizer.StepCount(0), 0U);
 }
 
+// Its checksums are right: it was saved so.
+TEST(OptimizerFile, AValueWithoutMeaningIsRefusedWithTheNameOfTheFile) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "state.safetensors";
+  Model model;
+  Optimizer optimizer(AdamWOptions{}, model.Parameters());
+  const StateEntry& scale = *optimizer.FindState(0, "exp_avg_scale");
+  const std::vector<float> negative(scale.bytes / sizeof(float), -1.0F);
+  optimizer.WriteState(scale, negative.data());
+  SaveOptimizer(optimizer, path);
+  const std::string error = ErrorOf([&] { LoadOptimizer(optimizer, path); });
+  EXPECT_TRUE(error.starts_with(path + ": tensor 'matrix.exp_avg': the scale")) << error;
+}
+
+TEST(OptimizerFile, EveryStreamKeyThatCanBeWrittenIsReadAgain) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "state.safetensors";
+  Model model;
+  Optimizer optimizer(AdamWOptions{}, model.Parameters());
+  for (const std::int64_t key : {INT64_MIN, std::int64_t{-1}, INT64_MAX}) {
+    optimizer.WriteState(*optimizer.FindState(0, "stream_key"), &key);
+    SaveOptimizer(optimizer, path);
+    Optimizer loaded(AdamWOptions{}, model.Parameters());
+    LoadOptimizer(loaded, path);
+    std::int64_t read = 0;
+    loaded.ReadState(*loaded.FindState(0, "stream_key"), &read);
+    EXPECT_EQ(read, key);
+  }
+}
+
 // Saves an optimizer of two groups, and returns the file's options.
 std::vector<Options> SaveAndRead(const std::string& path, const Options& first,
                                  const Options& second) {
@@ -228,9 +260,16 @@ TEST(OptimizerFile, ShardsOfAFolderThatCannotBeListedAreNotWritten) {
   const Optimizer optimizer(AdamWOptions{}, model.Parameters());
   WriteOptions options;
   options.shard_bytes = 100;
-  const std::string path = folder / "none/x.safetensors.index.json";
-  EXPECT_NE(ErrorOf([&] { SaveOptimizer(optimizer, path, options); }).find(path + ": its folder"),
-            std::string::npos);
+  const std::string path = folder / "x.safetensors.index.json";
+  constexpr uid_t kNobody = 65534;
+  const bool root = ::geteuid() == 0;  // who may list every folder
+  ASSERT_EQ(::chmod(folder.path().c_str(), 0333), 0);
+  if (root) ASSERT_EQ(::seteuid(kNobody), 0);
+  const std::string error = ErrorOf([&] { SaveOptimizer(optimizer, path, options); });
+  if (root) ASSERT_EQ(::seteuid(0), 0);
+  ASSERT_EQ(::chmod(folder.path().c_str(), 0700), 0);
+  EXPECT_NE(error.find(path + ": its folder"), std::string::npos) << error;
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
 }
 
 }  // namespace

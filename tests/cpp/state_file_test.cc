@@ -231,8 +231,6 @@ std::vector<Damage> Damages() {
       {"step_fraction", Set("layer.weight.step", 1.5F),
        "'layer.weight.step': the step count is 1.5"},
       {"step_nan", Set("layer.weight.step", kNan), "'layer.weight.step'"},
-      {"key_negative", Set("layer.weight.stream_key", std::int64_t{-1}),
-       "'layer.weight.stream_key'"},
       {"scale_nan", Set("layer.weight.exp_avg_scale", kNan), "'layer.weight.exp_avg': the scale"},
       {"scale_negative", Set("layer.weight.exp_avg_scale", -1.0F),
        "'layer.weight.exp_avg': the scale"},
