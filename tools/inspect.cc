@@ -97,7 +97,7 @@ void PrintParameters(const json& text) {
     for (const json& moment : parameter["moments"]) {
       const bool scaled = moment.contains("groups") && moment["groups"] != 0;
       rows.push_back(
-          {moment["tensor"], parameter["codec"], moment["elements"].dump(),
+          {Printable(moment["tensor"]), parameter["codec"], moment["elements"].dump(),
            scaled ? Short(moment["smallest_scale"]) + " to " + Short(moment["largest_scale"]) : "-",
            scaled ? moment["saturated"].dump() : "-",
            scaled ? moment["fresh_groups"].dump() + "/" + moment["groups"].dump() : "-",
@@ -118,12 +118,12 @@ void Print(const json& text) {
               text["tensors"].size(), Bytes(text["bytes"].get<double>()).c_str(),
               text["checksums"].get<bool>() ? "checksums match" : "no checksums");
   for (const auto& [name, value] : text["metadata"].items()) {
-    std::printf("  %s: %s\n", name.c_str(), value.get<std::string>().c_str());
+    std::printf("  %s: %s\n", Printable(name).c_str(), Printable(value.get<std::string>()).c_str());
   }
   std::vector<std::vector<std::string>> rows{{"tensor", "dtype", "shape", "bytes"}};
   for (const json& tensor : text["tensors"]) {
-    rows.push_back(
-        {tensor["name"], tensor["dtype"], tensor["shape"].dump(), tensor["bytes"].dump()});
+    rows.push_back({Printable(tensor["name"]), tensor["dtype"], tensor["shape"].dump(),
+                    tensor["bytes"].dump()});
   }
   std::printf("\n");
   PrintTable(rows);
@@ -135,7 +135,8 @@ void Run(const Settings& settings) {
   options.progress = ProgressBar("reading");
   const json text = Describe(CheckpointFile::Open(settings.file, options));
   if (settings.as_json) {
-    std::printf("%s\n", text.dump(2).c_str());
+    // The name of the file may be no UTF-8.
+    std::printf("%s\n", text.dump(2, ' ', false, json::error_handler_t::replace).c_str());
   } else {
     Print(text);
   }

@@ -1,6 +1,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <exception>
+#include <string>
 
 #include "commands.h"
 #include "flashoptim/checkpoint.h"
@@ -28,6 +29,12 @@ int Run(int count, char** arguments) {
   AddMan(app);
   try {
     app.parse(count, arguments);
+  } catch (const CLI::RequiredError& error) {
+    if (count > 1 && arguments[1][0] != '-' && app.get_subcommands().empty()) {
+      throw UsageError(std::string("there is no command '") + arguments[1] +
+                       "'; flashoptim --help lists them");
+    }
+    return app.exit(error) == 0 ? kOk : kUsage;
   } catch (const CLI::ParseError& error) {
     // Help and version come this way too, with 0.
     return app.exit(error) == 0 ? kOk : kUsage;
@@ -50,7 +57,16 @@ int Guarded(int count, char** arguments) {
   }
 }
 
+// Output that did not arrive is a failure.
+int Flushed(int code) {
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
+  std::perror("flashoptim: the output cannot be written");
+  return code == kOk ? kFailed : code;
+}
+
 }  // namespace
 }  // namespace flashoptim::tools
 
-int main(int count, char** arguments) { return flashoptim::tools::Guarded(count, arguments); }
+int main(int count, char** arguments) {
+  return flashoptim::tools::Flushed(flashoptim::tools::Guarded(count, arguments));
+}

@@ -15,26 +15,31 @@ using nlohmann::json;
 using Shapes = std::vector<ModelParameter>;
 
 constexpr std::uint64_t kRow = 4096;
-// No model is deeper or wider; products of two stay far below 2^64.
-constexpr std::uint64_t kLargest = 1U << 30;
+// No model is wider or deeper, and the elements of one that is both are fewer than 2^64.
+constexpr std::uint64_t kWidest = 1U << 22;
+constexpr std::uint64_t kDeepest = 1U << 16;
 
 // Entries of a config.json that must be sensible numbers.
 class Config {
  public:
   Config(const json& object, std::string path) : object_(object), path_(std::move(path)) {}
 
-  std::uint64_t Number(const char* name) const {
+  std::uint64_t Number(const char* name, std::uint64_t most = kWidest) const {
     const auto found = object_.find(name);
-    if (found == object_.end() || !found->is_number_unsigned() ||
-        found->get<std::uint64_t>() > kLargest || found->get<std::uint64_t>() == 0) {
-      throw FileError(path_ + ": " + name +
-                      " must be a whole number from 1 to 2^30; is this the "
-                      "config.json of the model?");
-    }
-    return found->get<std::uint64_t>();
+    const bool is_number = found != object_.end() && found->is_number_unsigned();
+    return Checked(name, is_number ? found->get<std::uint64_t>() : 0, most);
   }
   std::uint64_t NumberOr(const char* name, std::uint64_t missing) const {
     return object_.contains(name) && !object_[name].is_null() ? Number(name) : missing;
+  }
+  // What comes of several entries must be sensible too.
+  std::uint64_t Checked(const std::string& name, std::uint64_t value,
+                        std::uint64_t most = kWidest) const {
+    if (value == 0 || value > most) {
+      throw FileError(path_ + ": " + name + " must be a whole number from 1 to " +
+                      std::to_string(most) + "; is this the config.json of the model?");
+    }
+    return value;
   }
   bool SwitchOr(const char* name, bool missing) const {
     const auto found = object_.find(name);
@@ -57,19 +62,23 @@ Shapes LlamaLike(const Config& config, const std::string& type) {
   const std::uint64_t hidden = config.Number("hidden_size");
   const std::uint64_t heads = config.Number("num_attention_heads");
   const std::uint64_t key_heads = config.NumberOr("num_key_value_heads", heads);
-  const std::uint64_t head = config.NumberOr("head_dim", hidden / heads);
+  const std::uint64_t head = config.Checked("head_dim, or else hidden_size by num_attention_heads,",
+                                            config.NumberOr("head_dim", hidden / heads));
+  const std::uint64_t queries = config.Checked("num_attention_heads times head_dim", heads * head);
+  const std::uint64_t keys = config.Checked("num_key_value_heads times head_dim", key_heads * head);
   const std::uint64_t inner = config.Number("intermediate_size");
   const std::uint64_t vocabulary = config.Number("vocab_size");
+  const std::uint64_t layers = config.Number("num_hidden_layers", kDeepest);
   const bool attention_bias = config.SwitchOr("attention_bias", false);
   const bool key_bias = type == "qwen2" || attention_bias;
   const bool mlp_bias = config.SwitchOr("mlp_bias", false);
   Shapes shapes{{"model.embed_tokens.weight", {vocabulary, hidden}}};
-  for (std::uint64_t i = 0; i < config.Number("num_hidden_layers"); ++i) {
+  for (std::uint64_t i = 0; i < layers; ++i) {
     const std::string layer = "model.layers." + std::to_string(i) + ".";
-    AddLinear(shapes, layer + "self_attn.q_proj", heads * head, hidden, key_bias);
-    AddLinear(shapes, layer + "self_attn.k_proj", key_heads * head, hidden, key_bias);
-    AddLinear(shapes, layer + "self_attn.v_proj", key_heads * head, hidden, key_bias);
-    AddLinear(shapes, layer + "self_attn.o_proj", hidden, heads * head, attention_bias);
+    AddLinear(shapes, layer + "self_attn.q_proj", queries, hidden, key_bias);
+    AddLinear(shapes, layer + "self_attn.k_proj", keys, hidden, key_bias);
+    AddLinear(shapes, layer + "self_attn.v_proj", keys, hidden, key_bias);
+    AddLinear(shapes, layer + "self_attn.o_proj", hidden, queries, attention_bias);
     if (type == "qwen3") {
       shapes.push_back({layer + "self_attn.q_norm.weight", {head}});
       shapes.push_back({layer + "self_attn.k_norm.weight", {head}});
@@ -92,6 +101,7 @@ Shapes Gpt2(const Config& config) {
   const std::uint64_t inner = config.NumberOr("n_inner", 4 * hidden);
   Shapes shapes{{"wte.weight", {config.Number("vocab_size"), hidden}},
                 {"wpe.weight", {config.Number("n_positions"), hidden}}};
+  const std::uint64_t layers = config.Number("n_layer", kDeepest);
   // Its layers keep [in, out].
   const auto add = [&](const std::string& name, std::uint64_t in, std::uint64_t out) {
     shapes.push_back({name + ".weight", {in, out}});
@@ -101,7 +111,7 @@ Shapes Gpt2(const Config& config) {
     shapes.push_back({name + ".weight", {hidden}});
     shapes.push_back({name + ".bias", {hidden}});
   };
-  for (std::uint64_t i = 0; i < config.Number("n_layer"); ++i) {
+  for (std::uint64_t i = 0; i < layers; ++i) {
     const std::string layer = "h." + std::to_string(i) + ".";
     add_norm(layer + "ln_1");
     add(layer + "attn.c_attn", hidden, 3 * hidden);

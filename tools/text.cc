@@ -58,6 +58,24 @@ std::string Bytes(double bytes) {
   return Fixed(bytes, unit == 0 ? 0 : 2) + " " + kUnits[unit];
 }
 
+std::string Printable(const std::string& text) {
+  std::string printable;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    // The second kind of control characters is U+0080 to U+009F, in UTF-8.
+    const bool second = i > 0 && text[i - 1] == '\xc2' && byte >= 0x80 && byte < 0xa0;
+    if (byte >= 0x20 && byte != 0x7f && !second) {
+      printable += text[i];
+      continue;
+    }
+    if (second) printable.pop_back();
+    std::array<char, 8> escaped{};
+    std::snprintf(escaped.data(), escaped.size(), "\\x%02x", static_cast<unsigned>(byte));
+    printable += escaped.data();
+  }
+  return printable;
+}
+
 void PrintTable(const std::vector<std::vector<std::string>>& rows) {
   std::vector<std::size_t> widths;
   for (const auto& row : rows) {

@@ -18,6 +18,9 @@ std::string Bytes(double bytes);
 
 std::string Fixed(double value, int digits);
 
+/// A text of somebody else's for a terminal: control characters are escaped.
+std::string Printable(const std::string& text);
+
 /// Prints rows with aligned columns, the first one to the left and the others to the right.
 void PrintTable(const std::vector<std::vector<std::string>>& rows);
 

@@ -17,7 +17,9 @@ thread_local std::array<char, 2048> last_error{};
 }  // namespace
 
 flashoptim_status Report(flashoptim_status code, const char* message) noexcept {
-  const std::size_t length = std::min(std::strlen(message), last_error.size() - 1);
+  std::size_t length = std::min(std::strlen(message), last_error.size() - 1);
+  // A text in UTF-8 stays one: it ends before a character that would be cut.
+  while (length > 0 && (static_cast<unsigned char>(message[length]) & 0xc0U) == 0x80U) --length;
   std::copy_n(message, length, last_error.begin());
   last_error[length] = '\0';
   return code;

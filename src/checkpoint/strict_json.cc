@@ -14,11 +14,17 @@ using nlohmann::json;
 constexpr std::size_t kLongestShownName = 200;
 constexpr int kInnerDepth = 3;
 
+// A byte of UTF-8 that begins no character.
+bool IsContinuation(char byte) { return (static_cast<unsigned char>(byte) & 0xc0U) == 0x80U; }
+
 }  // namespace
 
 std::string Quoted(std::string_view name) {
   std::string shown = "'";
-  for (const char character : name.substr(0, kLongestShownName)) {
+  std::size_t length = std::min(name.size(), kLongestShownName);
+  // Not within a character of several bytes: the rest of UTF-8 is to be UTF-8.
+  while (length < name.size() && length > 0 && IsContinuation(name[length])) --length;
+  for (const char character : name.substr(0, length)) {
     if (static_cast<unsigned char>(character) < 0x20 || character == 0x7f) {
       char escaped[8];
       std::snprintf(escaped, sizeof escaped, "\\x%02x",

@@ -192,6 +192,22 @@ static void files(flashoptim_optimizer* optimizer) {
   expect(flashoptim_save(optimizer, nowhere), FLASHOPTIM_FILE_ERROR, nowhere, "no folder");
 }
 
+/* A message that is cut for its length ends with a whole character. */
+static void long_names(flashoptim_optimizer* optimizer) {
+  static char name[6000];
+  size_t index = 0;
+  for (size_t first = 0; first < 2; ++first) {
+    memset(name, 'a', first);
+    for (size_t i = first; i + 2 < sizeof(name); i += 2) memcpy(name + i, "\xc3\xa4", 2);
+    BAD(flashoptim_find_parameter(optimizer, name, &index), "no parameter is named '");
+    const char* message = flashoptim_last_error();
+    const size_t length = strlen(message);
+    if (length < 2000 || memcmp(message + length - 2, "\xc3\xa4", 2) != 0) {
+      BAD(FLASHOPTIM_OK, "a message of whole characters");
+    }
+  }
+}
+
 static void calls(flashoptim_optimizer* optimizer) {
   float buffer[8] = {0};
   size_t index = 0;
@@ -270,6 +286,7 @@ int main(void) {
   layouts(builder);
   GOOD(flashoptim_optimizer_create(builder, &optimizer));
   if (optimizer != NULL) calls(optimizer);
+  if (optimizer != NULL) long_names(optimizer);
   flashoptim_optimizer_destroy(optimizer);
   flashoptim_builder_destroy(builder);
   flashoptim_optimizer_destroy(NULL);

@@ -57,6 +57,9 @@ std::vector<Case> Cases() {
       {"negative", Entry(R"("U8")", "[-4]", "[0,4]"), 4, "'bad': shape holds '-4'"},
       {"fraction", Entry(R"("U8")", "[4.0]", "[0,4]"), 4, "'bad': shape holds '4.0'"},
       {"backwards", Entry(R"("U8")", "[4]", "[4,0]"), 4, "'bad': data_offsets are not"},
+      // Long names are cut, in front of the character that does not fit whole.
+      {"long_name", R"({")" + std::string(199, 'a') + "\xc3\xbc\":1}", 0,
+       "a...': its entry must have"},
       {"three_offsets", Entry(R"("U8")", "[4]", "[0,4,8]"), 4, "'bad': data_offsets are not"},
       {"unknown_dtype", Entry(R"("F3")", "[4]", "[0,4]"), 4, "'bad': the dtype"},
       {"dtype_of_half_bytes", Entry(R"("F4")", "[8]", "[0,4]"), 4, "'bad': the dtype"},

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 from flashoptim_cpp import FlashAdamW, __version__, save_checkpoint
+from safetensors.torch import save_file
 from torch import nn
 
 PROGRAM = Path(sysconfig.get_path("scripts")) / "flashoptim"
@@ -175,7 +176,7 @@ def test_info_and_bench_describe_this_machine() -> None:
     ("arguments", "code", "says"),
     [
         ((), 2, "subcommand is required"),
-        (("nonsense",), 2, ""),
+        (("nonsense",), 2, "'nonsense'"),
         (("plan",), 2, "needs a model or --params"),
         (("plan", "--params", "many"), 2, "'many' is not a number"),
         (("plan", "--params", "8B", "--ranks", "0"), 2, "--ranks"),
@@ -188,6 +189,59 @@ def test_exit_codes(arguments: tuple[str, ...], code: int, says: str) -> None:
     result = run(*arguments)
     assert result.returncode == code
     assert says in result.stderr
+
+
+@pytest.mark.parametrize("arguments", [("plan", "--params", "8B"), ("man",), ("--help",)])
+def test_output_that_does_not_arrive_is_a_failure(arguments: tuple[str, ...]) -> None:
+    with Path("/dev/full").open("w") as full:
+        result = subprocess.run(
+            [str(PROGRAM), *arguments],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+    assert result.returncode == 3
+    assert "No space left" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"num_hidden_layers": 2**30}, "num_hidden_layers must be a whole number from 1 to 65536"),
+        ({"vocab_size": 2**30}, "vocab_size must be"),
+        ({"head_dim": 2**20}, "num_attention_heads times head_dim must be"),
+        ({"num_attention_heads": 8192}, "hidden_size by num_attention_heads, must be"),
+        ({"hidden_size": "4096"}, "hidden_size must be"),
+    ],
+)
+def test_plan_refuses_a_config_of_no_model(
+    tmp_path: Path, change: dict[str, object], says: str
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({**LLAMA, **change}))
+    result = run("plan", tmp_path / "config.json")
+    assert result.returncode == 1
+    assert "config.json: " in result.stderr
+    assert says in result.stderr
+
+
+def test_inspect_shows_names_of_strangers_without_their_control_characters(tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    save_file({"a\x1b[2J\nb\x9bm": torch.zeros(2)}, path, {"key\r": "value\x07 ä"})
+    shown = ok("inspect", path)
+    assert "a\\x1b[2J\\x0ab\\x9bm" in shown
+    assert "key\\x0d: value\\x07 ä" in shown
+    assert json.loads(ok("inspect", path, "--json"))["tensors"][0]["name"] == "a\x1b[2J\nb\x9bm"
+
+
+def test_inspect_takes_a_file_whose_name_is_no_text(state: Path) -> None:
+    path = os.fsencode(state.parent) + b"/\xff.safetensors"
+    Path(os.fsdecode(path)).write_bytes(state.read_bytes())
+    command = [os.fsencode(PROGRAM), b"inspect", path, b"--json"]
+    result = subprocess.run(command, capture_output=True, check=False, timeout=120)
+    assert (result.returncode, result.stderr) == (0, b"")
+    assert json.loads(result.stdout)["checksums"]
 
 
 def test_every_command_has_help_with_an_example() -> None:
