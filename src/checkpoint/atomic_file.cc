@@ -72,7 +72,8 @@ AtomicFile::AtomicFile(const std::string& path) : target_(Resolved(path)) {
   struct stat old {};
   if (::stat(target_.c_str(), &old) == 0) {
     permissions_ = old.st_mode & 07777U;
-    // Until it is finished its owner may write it: the next process has to open it if this is killed.
+    // Until it is finished its owner may write it: the next process has to open it if this is
+    // killed.
     SetPermissions(*permissions_ | S_IWUSR);
   }
 }

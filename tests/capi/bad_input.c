@@ -185,7 +185,7 @@ static void files(flashoptim_optimizer* optimizer) {
   expect(flashoptim_save_with(optimizer, nowhere, &how), FLASHOPTIM_FILE_ERROR,
          "shards need a name", "shards of a single file");
   expect(flashoptim_save_with(optimizer, "no/such/folder/x.safetensors.index.json", &how),
-         FLASHOPTIM_FILE_ERROR, "its folder no/such/folder cannot be listed",
+         FLASHOPTIM_FILE_ERROR, "no temporary file can be made beside it: No such file",
          "shards in no folder");
   expect(flashoptim_load(optimizer, nowhere), FLASHOPTIM_FILE_ERROR, nowhere, "no file");
   expect(flashoptim_load_options(optimizer, nowhere), FLASHOPTIM_FILE_ERROR, nowhere, "no file");

@@ -23,10 +23,8 @@ std::vector<FileTensor> TensorsOn(const std::vector<std::byte>& data) {
   const std::size_t size = data.size() / kTensors;
   std::vector<FileTensor> tensors;
   for (std::size_t i = 0; i < kTensors; ++i) {
-    tensors.push_back({"t" + std::to_string(i),
-                       FileDType::kU8,
-                       {size},
-                       std::span(data).subspan(i * size, size)});
+    tensors.push_back(
+        {"t" + std::to_string(i), FileDType::kU8, {size}, std::span(data).subspan(i * size, size)});
   }
   return tensors;
 }

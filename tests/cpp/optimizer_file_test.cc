@@ -264,9 +264,13 @@ TEST(OptimizerFile, ShardsOfAFolderThatCannotBeListedAreNotWritten) {
   constexpr uid_t kNobody = 65534;
   const bool root = ::geteuid() == 0;  // who may list every folder
   ASSERT_EQ(::chmod(folder.path().c_str(), 0333), 0);
-  if (root) ASSERT_EQ(::seteuid(kNobody), 0);
+  if (root) {
+    ASSERT_EQ(::seteuid(kNobody), 0);
+  }
   const std::string error = ErrorOf([&] { SaveOptimizer(optimizer, path, options); });
-  if (root) ASSERT_EQ(::seteuid(0), 0);
+  if (root) {
+    ASSERT_EQ(::seteuid(0), 0);
+  }
   ASSERT_EQ(::chmod(folder.path().c_str(), 0700), 0);
   EXPECT_NE(error.find(path + ": its folder"), std::string::npos) << error;
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
