@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -89,6 +90,9 @@ class FlashOptimizer(torch.optim.Optimizer):
         self._alone: dict[Tensor, ParameterPlan] = {}  # of `step_param`
         self._release: Release | None = None  # set by `enable_gradient_release`
         self._codecs: dict[Tensor, _C.Codec] = {}  # in which the state is; groups say the wanted
+        # Threads that step first together must not each make the state: a step of one would write
+        # what the other has replaced and freed.
+        self._preparing = threading.Lock()
         self._stream_keys = StreamKeys()
         self._largest: dict[Tensor, float] = {}
         self._warned_of_lost_updates = False
@@ -293,20 +297,21 @@ class FlashOptimizer(torch.optim.Optimizer):
 
         With `everything` also the state of parameters that have had no gradient yet.
         """
-        self._conform()
-        self._stream_keys.assign(self.param_groups, self.state)
-        entries: list[Entry] = []
-        fresh: dict[Tensor, State] = {}
-        for param, group, name in self._parameters():
-            state = self.state.get(param)
-            wanted = param.grad is not None or needs_state(param)
-            if not (state or wanted or (everything and param.requires_grad)):
-                continue
-            entries.append(self._entry(param, group, name, fresh))
-        plan = StepPlan(self._kind, self.param_groups, entries, {**self.state, **fresh})
-        self.state.update(fresh)
-        self._codecs = {entry.param: entry.layout.codec for entry in entries}
-        return plan
+        with self._preparing:
+            self._conform()
+            self._stream_keys.assign(self.param_groups, self.state)
+            entries: list[Entry] = []
+            fresh: dict[Tensor, State] = {}
+            for param, group, name in self._parameters():
+                state = self.state.get(param)
+                wanted = param.grad is not None or needs_state(param)
+                if not (state or wanted or (everything and param.requires_grad)):
+                    continue
+                entries.append(self._entry(param, group, name, fresh))
+            plan = StepPlan(self._kind, self.param_groups, entries, {**self.state, **fresh})
+            self.state.update(fresh)
+            self._codecs = {entry.param: entry.layout.codec for entry in entries}
+            return plan
 
     def _entry(self, param: Tensor, group: int, name: str, fresh: dict[Tensor, State]) -> Entry:
         """A parameter as a plan needs it; puts its state into `fresh` if it has none."""
@@ -329,18 +334,19 @@ class FlashOptimizer(torch.optim.Optimizer):
         self, param: Tensor, group: int, name: str, skip_nonfinite: bool
     ) -> ParameterPlan:
         """Makes the state of one parameter if it has none, then prepares a step of it alone."""
-        self._conform_parameter(param, group, name)
-        if param not in self._stream_keys.of:
-            self._stream_keys.assign(self.param_groups, self.state)
-        fresh: dict[Tensor, State] = {}
-        entry = self._entry(param, group, name, fresh)
-        state = fresh.get(param) or self.state[param]
-        plan = ParameterPlan(
-            self._kind, self.param_groups[group], group, entry, state, skip_nonfinite
-        )
-        self.state.update(fresh)
-        self._codecs[param] = entry.layout.codec
-        return plan
+        with self._preparing:
+            self._conform_parameter(param, group, name)
+            if param not in self._stream_keys.of:
+                self._stream_keys.assign(self.param_groups, self.state)
+            fresh: dict[Tensor, State] = {}
+            entry = self._entry(param, group, name, fresh)
+            state = fresh.get(param) or self.state[param]
+            plan = ParameterPlan(
+                self._kind, self.param_groups[group], group, entry, state, skip_nonfinite
+            )
+            self.state.update(fresh)
+            self._codecs[param] = entry.layout.codec
+            return plan
 
     def _conform(self) -> None:
         """Converts state that is not kept as its group's options ask for, if these have changed."""
