@@ -1,7 +1,8 @@
-"""Gradients whose memory is not what they look like: negated, freed, awaited, or none at all."""
+"""Gradients and state whose memory is not what they look like: negated, freed, awaited, none."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import flashoptim_cpp as flash
 import pytest
 import torch
 import torch.distributed as dist
-from common import parameter, same_bits
+from common import bits_of, parameter, same_bits
 from torch import nn
 from torch._subclasses import FakeTensorMode
 from torch.testing._internal.two_tensor import TwoTensor
@@ -78,6 +79,32 @@ def test_a_gradient_without_memory_of_its_own_is_refused(stepped: bool) -> None:
         param.grad = torch.ones(4, 64)
     with pytest.raises((TypeError, ValueError, RuntimeError), match="parameter 0 of group 0"):
         optimizer.step()
+
+
+@pytest.mark.parametrize("name", ["exp_avg", "exp_avg_scale", "weight_correction"])
+def test_a_saved_state_whose_storage_was_freed_is_refused(name: str) -> None:
+    param = parameter(4, 64, dtype=torch.bfloat16)
+    optimizer = flash.FlashAdamW([param])
+    param.grad = torch.ones_like(param)
+    optimizer.step()
+    saved = copy.deepcopy(optimizer.state_dict())
+    before = bits_of([param], optimizer)
+    saved["state"][0][name].untyped_storage().resize_(0)
+    with pytest.raises(ValueError, match=f"parameter 0 of group 0: '{name}' .* has no memory"):
+        optimizer.load_state_dict(saved)
+    assert same_bits(bits_of([param], optimizer), before)
+
+
+def test_fp32_weights_without_memory_are_refused() -> None:
+    model = nn.Linear(64, 4).bfloat16()
+    optimizer = flash.FlashAdamW(model.parameters())
+    weights = optimizer.get_fp32_model_state_dict(model)
+    weights["weight"].untyped_storage().resize_(0)
+    with pytest.raises(ValueError, match="'weight' is without dense memory"):
+        optimizer.set_fp32_model_state_dict(model, weights)
+    weights["weight"] = torch.empty(4, 64, device="meta")
+    with pytest.raises(ValueError, match="'weight' is without dense memory"):
+        optimizer.set_fp32_model_state_dict(model, weights)
 
 
 @pytest.mark.usefixtures("one_rank")

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from . import _C
 from ._options import Group, correction_bits
 from ._sharding import from_bytes, like, local_of, part_like
-from ._state import CORRECTION, CORRECTION_DTYPES, DTYPES, State
+from ._state import CORRECTION, CORRECTION_DTYPES, DTYPES, State, lacks_memory
 
 _BITS: Final = {dtype: bits for bits, dtype in CORRECTION_DTYPES.items()}
 # Largest correction of a 32-bit master weight; that of a fp16 weight has 13 bits.
@@ -129,7 +129,11 @@ def load_fp32_state_dict(
     for name, value in saved.items():
         if name not in targets:
             raise ValueError(f"the model has no '{name}'; pass the state dict of this model")
-        if not isinstance(value, Tensor) or value.is_meta or value.layout is not torch.strided:
+        if (
+            not isinstance(value, Tensor)
+            or value.layout is not torch.strided
+            or lacks_memory(local_of(value))
+        ):
             what = type(value).__name__ if not isinstance(value, Tensor) else "without dense memory"
             raise ValueError(f"'{name}' is {what}; pass a dense fp32 tensor")
         if value.shape != targets[name].shape:

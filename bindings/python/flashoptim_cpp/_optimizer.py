@@ -90,9 +90,7 @@ class FlashOptimizer(torch.optim.Optimizer):
         self._alone: dict[Tensor, ParameterPlan] = {}  # of `step_param`
         self._release: Release | None = None  # set by `enable_gradient_release`
         self._codecs: dict[Tensor, _C.Codec] = {}  # in which the state is; groups say the wanted
-        # Threads that step first together must not each make the state: a step of one would write
-        # what the other has replaced and freed.
-        self._preparing = threading.Lock()
+        self._preparing = threading.Lock()  # held where state is made: no thread frees another's
         self._stream_keys = StreamKeys()
         self._largest: dict[Tensor, float] = {}
         self._warned_of_lost_updates = False
@@ -311,7 +309,7 @@ class FlashOptimizer(torch.optim.Optimizer):
             plan = StepPlan(self._kind, self.param_groups, entries, {**self.state, **fresh})
             self.state.update(fresh)
             self._codecs = {entry.param: entry.layout.codec for entry in entries}
-            return plan
+        return plan
 
     def _entry(self, param: Tensor, group: int, name: str, fresh: dict[Tensor, State]) -> Entry:
         """A parameter as a plan needs it; puts its state into `fresh` if it has none."""
@@ -346,7 +344,7 @@ class FlashOptimizer(torch.optim.Optimizer):
             )
             self.state.update(fresh)
             self._codecs[param] = entry.layout.codec
-            return plan
+        return plan
 
     def _conform(self) -> None:
         """Converts state that is not kept as its group's options ask for, if these have changed."""

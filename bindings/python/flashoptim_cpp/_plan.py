@@ -22,6 +22,7 @@ from ._state import (
     STREAM_KEY,
     Layout,
     State,
+    lacks_memory,
     naming,
     same_memory_order,
     scale_of,
@@ -81,7 +82,7 @@ def usable_gradient(gradient: Tensor, param: Tensor) -> Tensor:
             f"its gradient is {gradient.dtype} and the parameter {param.dtype}; bfloat16, float16 "
             "and float32 gradients can be read, and complex64 ones of complex64 parameters"
         )
-    if gradient.numel() and not gradient.data_ptr():
+    if lacks_memory(gradient):
         raise ValueError(
             "its gradient has no memory: its storage was freed, or it was made under a mode that "
             "allocates none; compute it again"

@@ -134,6 +134,11 @@ def weight_of(param: Tensor) -> Tensor:
     return weight
 
 
+def lacks_memory(tensor: Tensor) -> bool:
+    """Whether a dense tensor has elements and no memory: freed, on the meta device, or fake."""
+    return tensor.numel() > 0 and tensor.data_ptr() == 0
+
+
 def check_device(device: torch.device) -> None:
     """Raises NotImplementedError, with the reason and a remedy, if a device cannot be stepped."""
     if device.type == "cpu" or (device.type == "cuda" and _C.cuda_available()):
