@@ -51,6 +51,29 @@ def test_a_negated_parameter_is_refused() -> None:
         flash.FlashSGD([param], lr=0.1)
 
 
+@pytest.mark.parametrize("values", [torch.ones(1), torch.rand(4, 64) + 1], ids=["one", "many"])
+def test_the_helpers_read_negated_tensors_with_their_sign(values: torch.Tensor) -> None:
+    negated = torch._neg_view(values)
+    assert negated.is_neg()
+    assert same_bits(list(flash.quantize(negated)), list(flash.quantize(-values)))
+    narrow = (-values).bfloat16()
+    wanted = flash.compute_ecc_bits(-values, narrow)
+    assert same_bits(flash.compute_ecc_bits(negated, narrow), wanted)
+    seen = torch._neg_view(values.bfloat16())
+    master = flash.reconstruct_fp32_param(narrow, wanted)
+    assert same_bits(flash.reconstruct_fp32_param(seen, wanted), master)
+
+
+def test_a_file_holds_a_negated_buffer_with_its_sign(tmp_path: Path) -> None:
+    model = nn.Linear(4, 4)
+    model.register_buffer("phase", torch.tensor([1 + 2j]).conj().imag)
+    optimizer = flash.FlashAdamW(model.parameters())
+    flash.save_checkpoint(tmp_path / "model.safetensors", model, optimizer)
+    model.phase = torch.zeros(1)
+    flash.load_checkpoint(tmp_path / "model.safetensors", model, optimizer)
+    assert model.phase.item() == -2.0
+
+
 @pytest.mark.parametrize("stepped", [False, True], ids=["first", "later"])
 def test_a_gradient_whose_storage_was_freed_is_refused(stepped: bool) -> None:
     param, other = parameter(4, 64), parameter(4, 64)

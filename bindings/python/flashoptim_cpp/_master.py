@@ -180,7 +180,7 @@ def join(weight: Tensor, correction: Tensor) -> Tensor:
 
     Of a DTensor it is one with the same placements.
     """
-    narrow = local_of(weight.detach()).cpu().contiguous()
+    narrow = local_of(weight.detach()).cpu().contiguous().resolve_neg()
     extra = part_like(weight, correction).cpu().contiguous()
     master = torch.empty_like(narrow, dtype=torch.float32)
     _C.join_master_weights(
@@ -196,7 +196,7 @@ def join(weight: Tensor, correction: Tensor) -> Tensor:
 
 def split(master: Tensor, dtype: torch.dtype, bits: int) -> tuple[Tensor, Tensor]:
     """Weight and correction (of `bits` bits) of fp32 master weights, on their device."""
-    source = master.detach().cpu().contiguous()
+    source = master.detach().cpu().contiguous().resolve_neg()
     narrow = torch.empty_like(source, dtype=dtype)
     correction = torch.empty_like(source, dtype=CORRECTION_DTYPES[bits])
     _C.split_master_weights(
