@@ -75,6 +75,17 @@ bool LiesAs(const DlTensor& tensor, const TensorLayout& layout) {
   return true;
 }
 
+bool HasOneElement(const TensorLayout& layout) {
+  return std::all_of(layout.shape.begin(), layout.shape.end(),
+                     [](std::int64_t size) { return size == 1; });
+}
+
+// Whether a tensor's memory holds the negatives of its elements, which DLPack does not tell.
+bool IsNegated(const nb::handle& tensor, bool is_local) {
+  const nb::object local = is_local ? tensor.attr(kLocal) : nb::borrow(tensor);
+  return nb::cast<bool>(local.attr("is_neg")());
+}
+
 }  // namespace
 
 TensorReader::TensorReader(const nb::handle& tensor_type) : tensor_type_(nb::borrow(tensor_type)) {
@@ -187,8 +198,11 @@ nb::list TensorReader::ReadGradients(Plan& plan, const TensorSnapshot& snapshot,
     const TensorLayout& layout = snapshot.layouts[i];
     View view;
     const auto dtype = Read(gradient, view) ? DTypeOf(view.tensor) : std::nullopt;
+    // Negated are the imaginary parts of conjugates. With more elements than one they lie otherwise
+    // than a parameter, and asking all gradients would double the time that reading one takes.
     if (!dtype || !LiesAs(view.tensor, layout) || view.is_local != layout.is_local ||
-        (layout.is_local && !AreCutAlike(gradient, parameter))) {
+        (layout.is_local && !AreCutAlike(gradient, parameter)) ||
+        (HasOneElement(layout) && IsNegated(gradient, view.is_local))) {
       others.append(i);
       continue;
     }

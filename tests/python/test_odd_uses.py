@@ -204,6 +204,33 @@ def test_an_exception_in_a_closure_changes_nothing_and_the_next_step_works() -> 
     assert float(optimizer.state[param]["step"]) == 2
 
 
+@pytest.mark.parametrize("alone", [False, True], ids=["step", "step_param"])
+def test_threads_that_step_one_optimizer_first_together_share_its_state(alone: bool) -> None:
+    """Each used to make the state, and steps wrote what had been freed: the process died."""
+    param = parameter(1 << 14, 64)
+    for _ in range(12):
+        optimizer = flash.FlashAdamW([param])
+        param.grad = torch.ones_like(param)
+        together, errors = threading.Barrier(4), []
+
+        def work() -> None:
+            try:
+                together.wait()  # noqa: B023
+                for _ in range(5):
+                    optimizer.step_param(param) if alone else optimizer.step()  # noqa: B023
+            except BaseException as error:
+                errors.append(error)  # noqa: B023
+
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not errors
+        assert 1 <= float(optimizer.state[param]["step"]) <= 20
+        assert bool(param.isfinite().all())
+
+
 def test_optimizers_step_in_threads_of_their_own() -> None:
     params = [parameter(64, 64, dtype=torch.bfloat16) for _ in range(4)]
     twins = [nn.Parameter(param.detach().clone()) for param in params]

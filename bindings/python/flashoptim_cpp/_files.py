@@ -192,7 +192,7 @@ def _write(
     zstd_level: int,
 ) -> None:
     # Kept until the file is written: the native side gets addresses.
-    plain = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
+    plain = {name: tensor.cpu().contiguous().resolve_neg() for name, tensor in tensors.items()}
     for name, tensor in plain.items():
         if tensor.dtype not in _NAMES:
             raise ValueError(f"tensor '{name}' is {tensor.dtype}, which files do not hold here")

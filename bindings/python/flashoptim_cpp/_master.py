@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from . import _C
 from ._options import Group, correction_bits
 from ._sharding import from_bytes, like, local_of, part_like
-from ._state import CORRECTION, CORRECTION_DTYPES, DTYPES, State
+from ._state import CORRECTION, CORRECTION_DTYPES, DTYPES, State, lacks_memory
 
 _BITS: Final = {dtype: bits for bits, dtype in CORRECTION_DTYPES.items()}
 # Largest correction of a 32-bit master weight; that of a fp16 weight has 13 bits.
@@ -129,7 +129,11 @@ def load_fp32_state_dict(
     for name, value in saved.items():
         if name not in targets:
             raise ValueError(f"the model has no '{name}'; pass the state dict of this model")
-        if not isinstance(value, Tensor) or value.is_meta or value.layout is not torch.strided:
+        if (
+            not isinstance(value, Tensor)
+            or value.layout is not torch.strided
+            or lacks_memory(local_of(value))
+        ):
             what = type(value).__name__ if not isinstance(value, Tensor) else "without dense memory"
             raise ValueError(f"'{name}' is {what}; pass a dense fp32 tensor")
         if value.shape != targets[name].shape:
@@ -176,7 +180,7 @@ def join(weight: Tensor, correction: Tensor) -> Tensor:
 
     Of a DTensor it is one with the same placements.
     """
-    narrow = local_of(weight.detach()).cpu().contiguous()
+    narrow = local_of(weight.detach()).cpu().contiguous().resolve_neg()
     extra = part_like(weight, correction).cpu().contiguous()
     master = torch.empty_like(narrow, dtype=torch.float32)
     _C.join_master_weights(
@@ -192,7 +196,7 @@ def join(weight: Tensor, correction: Tensor) -> Tensor:
 
 def split(master: Tensor, dtype: torch.dtype, bits: int) -> tuple[Tensor, Tensor]:
     """Weight and correction (of `bits` bits) of fp32 master weights, on their device."""
-    source = master.detach().cpu().contiguous()
+    source = master.detach().cpu().contiguous().resolve_neg()
     narrow = torch.empty_like(source, dtype=dtype)
     correction = torch.empty_like(source, dtype=CORRECTION_DTYPES[bits])
     _C.split_master_weights(

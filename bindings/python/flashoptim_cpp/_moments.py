@@ -34,7 +34,7 @@ def decode_moment(
 
 def encode_moment(kind: _C.Moment, codec: _C.Codec, values: Tensor) -> tuple[Tensor, Tensor | None]:
     """Codes and scales of a dense tensor of fp32 moments, on the host; the inverse of decoding."""
-    values = values.cpu()
+    values = values.cpu().resolve_neg()
     rows, row_length, groups = geometry_of(values)
     if codec == _C.Codec.NONE:
         codes, scale = torch.empty_like(values), None

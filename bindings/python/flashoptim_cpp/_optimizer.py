@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -89,6 +90,7 @@ class FlashOptimizer(torch.optim.Optimizer):
         self._alone: dict[Tensor, ParameterPlan] = {}  # of `step_param`
         self._release: Release | None = None  # set by `enable_gradient_release`
         self._codecs: dict[Tensor, _C.Codec] = {}  # in which the state is; groups say the wanted
+        self._preparing = threading.Lock()  # held where state is made: no thread frees another's
         self._stream_keys = StreamKeys()
         self._largest: dict[Tensor, float] = {}
         self._warned_of_lost_updates = False
@@ -293,19 +295,20 @@ class FlashOptimizer(torch.optim.Optimizer):
 
         With `everything` also the state of parameters that have had no gradient yet.
         """
-        self._conform()
-        self._stream_keys.assign(self.param_groups, self.state)
-        entries: list[Entry] = []
-        fresh: dict[Tensor, State] = {}
-        for param, group, name in self._parameters():
-            state = self.state.get(param)
-            wanted = param.grad is not None or needs_state(param)
-            if not (state or wanted or (everything and param.requires_grad)):
-                continue
-            entries.append(self._entry(param, group, name, fresh))
-        plan = StepPlan(self._kind, self.param_groups, entries, {**self.state, **fresh})
-        self.state.update(fresh)
-        self._codecs = {entry.param: entry.layout.codec for entry in entries}
+        with self._preparing:
+            self._conform()
+            self._stream_keys.assign(self.param_groups, self.state)
+            entries: list[Entry] = []
+            fresh: dict[Tensor, State] = {}
+            for param, group, name in self._parameters():
+                state = self.state.get(param)
+                wanted = param.grad is not None or needs_state(param)
+                if not (state or wanted or (everything and param.requires_grad)):
+                    continue
+                entries.append(self._entry(param, group, name, fresh))
+            plan = StepPlan(self._kind, self.param_groups, entries, {**self.state, **fresh})
+            self.state.update(fresh)
+            self._codecs = {entry.param: entry.layout.codec for entry in entries}
         return plan
 
     def _entry(self, param: Tensor, group: int, name: str, fresh: dict[Tensor, State]) -> Entry:
@@ -329,17 +332,18 @@ class FlashOptimizer(torch.optim.Optimizer):
         self, param: Tensor, group: int, name: str, skip_nonfinite: bool
     ) -> ParameterPlan:
         """Makes the state of one parameter if it has none, then prepares a step of it alone."""
-        self._conform_parameter(param, group, name)
-        if param not in self._stream_keys.of:
-            self._stream_keys.assign(self.param_groups, self.state)
-        fresh: dict[Tensor, State] = {}
-        entry = self._entry(param, group, name, fresh)
-        state = fresh.get(param) or self.state[param]
-        plan = ParameterPlan(
-            self._kind, self.param_groups[group], group, entry, state, skip_nonfinite
-        )
-        self.state.update(fresh)
-        self._codecs[param] = entry.layout.codec
+        with self._preparing:
+            self._conform_parameter(param, group, name)
+            if param not in self._stream_keys.of:
+                self._stream_keys.assign(self.param_groups, self.state)
+            fresh: dict[Tensor, State] = {}
+            entry = self._entry(param, group, name, fresh)
+            state = fresh.get(param) or self.state[param]
+            plan = ParameterPlan(
+                self._kind, self.param_groups[group], group, entry, state, skip_nonfinite
+            )
+            self.state.update(fresh)
+            self._codecs[param] = entry.layout.codec
         return plan
 
     def _conform(self) -> None:

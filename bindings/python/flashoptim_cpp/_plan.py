@@ -22,6 +22,7 @@ from ._state import (
     STREAM_KEY,
     Layout,
     State,
+    lacks_memory,
     naming,
     same_memory_order,
     scale_of,
@@ -54,11 +55,17 @@ def usable_gradient(gradient: Tensor, param: Tensor) -> Tensor:
 
     Raises:
         RuntimeError: the gradient is sparse.
-        TypeError: its dtype cannot be read.
-        ValueError: its shape or device is not the parameter's, or it is cut in another way.
+        TypeError: its dtype cannot be read, or it is a subclass without memory of its own.
+        ValueError: its shape or device is not the parameter's, it is cut in another way, or its
+            memory has been freed.
     """
     _check_placement(gradient, param)
     gradient, part = local_of(gradient), local_of(param)
+    if hasattr(gradient, "__tensor_flatten__"):
+        raise TypeError(
+            f"its gradient is a {type(gradient).__name__}, which has no memory of its own; set a "
+            "plain tensor"
+        )
     if gradient.layout is not torch.strided:
         raise RuntimeError(
             f"its gradient is sparse ({gradient.layout}); use a dense one, for instance "
@@ -74,6 +81,11 @@ def usable_gradient(gradient: Tensor, param: Tensor) -> Tensor:
         raise TypeError(
             f"its gradient is {gradient.dtype} and the parameter {param.dtype}; bfloat16, float16 "
             "and float32 gradients can be read, and complex64 ones of complex64 parameters"
+        )
+    if lacks_memory(gradient):
+        raise ValueError(
+            "its gradient has no memory: its storage was freed, or it was made under a mode that "
+            "allocates none; compute it again"
         )
     if gradient.is_complex():
         gradient = torch.view_as_real(gradient.resolve_conj())

@@ -34,15 +34,15 @@ def needs_state(param: Tensor) -> bool:
 
 
 def local_of(tensor: Tensor) -> Tensor:
-    """The elements of a tensor that this process holds: all of them unless it is a DTensor."""
-    if not is_dtensor(tensor):
-        return tensor
-    local: Tensor = tensor._local_tensor
-    if type(local) is not Tensor:
-        from torch.distributed._functional_collectives import AsyncCollectiveTensor
+    """The elements of a tensor that this process holds: all of them unless it is a DTensor.
 
-        if isinstance(local, AsyncCollectiveTensor):
-            return local.wait()
+    Waits for those that a collective has yet to bring.
+    """
+    local: Tensor = tensor._local_tensor if is_dtensor(tensor) else tensor
+    collectives = sys.modules.get("torch.distributed._functional_collectives")
+    if collectives is not None and isinstance(local, collectives.AsyncCollectiveTensor):
+        waited: Tensor = local.wait()
+        return waited
     return local
 
 

@@ -105,7 +105,7 @@ def weight_of(param: Tensor) -> Tensor:
     behind a parameter.
 
     Raises:
-        TypeError: a dtype or memory layout that cannot be stepped.
+        TypeError: a dtype or memory layout that cannot be stepped, or memory that holds negatives.
         NotImplementedError: a device that this build cannot step.
     """
     param = local_of(param)
@@ -125,8 +125,18 @@ def weight_of(param: Tensor) -> Tensor:
             f"its dtype is {weight.dtype}, and bfloat16, float16, float32 and complex64 can be "
             "stepped; convert the model, for instance with model.to(torch.bfloat16)"
         )
+    if weight.is_neg():
+        raise TypeError(
+            "its memory holds its negative, as the imaginary part of a conjugate does; make it "
+            "from tensor.resolve_neg()"
+        )
     check_device(weight.device)
     return weight
+
+
+def lacks_memory(tensor: Tensor) -> bool:
+    """Whether a dense tensor has elements and no memory: freed, on the meta device, or fake."""
+    return tensor.numel() > 0 and tensor.data_ptr() == 0
 
 
 def check_device(device: torch.device) -> None:

@@ -29,6 +29,7 @@ from ._state import (
     Layout,
     State,
     host_number,
+    lacks_memory,
     layout_of,
     naming,
     parameter_name,
@@ -270,6 +271,8 @@ def _check_memory(name: str, value: Tensor) -> None:
     if local.layout is not torch.strided or local.is_meta:
         what = "on the meta device" if local.is_meta else f"sparse ({local.layout})"
         raise ValueError(f"'{name}' in its saved state is {what}; {_INTACT}")
+    if lacks_memory(local):
+        raise ValueError(f"'{name}' in its saved state has no memory, or none any more; {_INTACT}")
 
 
 def _integers(name: str, tensor: Tensor, dtype: torch.dtype) -> Tensor:
