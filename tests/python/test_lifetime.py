@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import resource
+import signal
 import tracemalloc
 import weakref
 from collections.abc import Callable
@@ -122,3 +123,20 @@ def test_forked_processes_step_at_once_with_threads_of_their_own(children: int) 
 
     assert exit_codes([in_child(work) for _ in range(children)]) == [0] * children
     assert work()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_process_forked_while_a_thread_makes_state_can_make_its_own() -> None:
+    param = parameter(2, 64)
+    optimizer = flash.FlashAdamW([param])
+    set_gradients([param], 0)
+
+    def work() -> bool:
+        signal.alarm(60)  # what hangs fails
+        optimizer.step()
+        return "exp_avg" in optimizer.state[param]
+
+    with optimizer._preparing:  # as another thread would hold it
+        assert exit_codes([in_child(work)]) == [0]
+    assert work()
+    signal.alarm(0)

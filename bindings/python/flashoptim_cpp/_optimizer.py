@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import warnings
 from collections import defaultdict
@@ -80,6 +81,9 @@ class FlashOptimizer(torch.optim.Optimizer):
     _kind: ClassVar[RuleKind]
     # GradScaler leaves unscaling, and skipping, to the step.
     _step_supports_amp_scaling: ClassVar[bool] = True
+    # Held where state is made, so that no thread frees another's. A forked child may find it held,
+    # by a thread that it does not have.
+    _preparing: ClassVar[threading.Lock] = threading.Lock()
 
     def __init__(self, params: Params, defaults: dict[str, Any]) -> None:
         self._reset()
@@ -90,7 +94,6 @@ class FlashOptimizer(torch.optim.Optimizer):
         self._alone: dict[Tensor, ParameterPlan] = {}  # of `step_param`
         self._release: Release | None = None  # set by `enable_gradient_release`
         self._codecs: dict[Tensor, _C.Codec] = {}  # in which the state is; groups say the wanted
-        self._preparing = threading.Lock()  # held where state is made: no thread frees another's
         self._stream_keys = StreamKeys()
         self._largest: dict[Tensor, float] = {}
         self._warned_of_lost_updates = False
@@ -448,3 +451,11 @@ class FlashOptimizer(torch.optim.Optimizer):
         self._conform()
         for post_hook in self._optimizer_load_state_dict_post_hooks.values():
             post_hook(self)
+
+
+def _renew_lock() -> None:
+    FlashOptimizer._preparing = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)

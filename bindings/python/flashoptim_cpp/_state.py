@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -136,7 +137,9 @@ def weight_of(param: Tensor) -> Tensor:
 
 def lacks_memory(tensor: Tensor) -> bool:
     """Whether a dense tensor has elements and no memory: freed, on the meta device, or fake."""
-    return tensor.numel() > 0 and tensor.data_ptr() == 0
+    fakes = sys.modules.get("torch._subclasses.fake_tensor")
+    fake = fakes is not None and isinstance(tensor, fakes.FakeTensor)
+    return tensor.numel() > 0 and (fake or tensor.data_ptr() == 0)
 
 
 def check_device(device: torch.device) -> None:
