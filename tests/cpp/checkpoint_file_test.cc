@@ -230,7 +230,8 @@ TEST(CheckpointFile, AFailedWriteLeavesTheOldFile) {
   const FileTensor wraps{"w", FileDType::kU8, {1ULL << 33U, 1ULL << 31U}, {}};
   EXPECT_THROW(WriteCheckpoint(path, {&wraps, 1}), FileError);
   // Its name stands in the header twice, which no reader would take.
-  const FileTensor long_name{std::string(60'000'000, 'n'), FileDType::kU8, {0}, {}};
+  FileTensor long_name{"", FileDType::kU8, {0}, {}};
+  long_name.name.resize(60'000'000, 'n');
   EXPECT_THROW(WriteCheckpoint(path, {&long_name, 1}), FileError);
   EXPECT_THROW(WriteCheckpoint(folder / "none/x.safetensors", good.tensors), FileError);
   EXPECT_THROW(WriteCheckpoint(folder / "x.bin", good.tensors), FileError);

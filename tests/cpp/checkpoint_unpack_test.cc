@@ -23,6 +23,7 @@ int refused = 0;
 }  // namespace
 
 // Takes the place of the C library's for this program.
+// NOLINTNEXTLINE(readability-inconsistent-declaration-parameter-name): the library's are reserved
 extern "C" int open(const char* path, int flags, ...) {
   std::va_list more;
   va_start(more, flags);
