@@ -14,6 +14,7 @@ import flashoptim_cpp as flash
 import pytest
 import torch
 from common import bits_of, parameter, same_bits, set_gradients, train
+from flashoptim_cpp._preparing import PREPARING
 
 
 def resident_bytes() -> int:
@@ -136,7 +137,7 @@ def test_a_process_forked_while_a_thread_makes_state_can_make_its_own() -> None:
         optimizer.step()
         return "exp_avg" in optimizer.state[param]
 
-    with optimizer._preparing:  # as another thread would hold it
+    with PREPARING:  # as another thread would hold it
         assert exit_codes([in_child(work)]) == [0]
     assert work()
     signal.alarm(0)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import threading
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -25,6 +23,7 @@ from ._options import RuleKind, hyperparameters, warn_of_typos
 from ._parameter_plan import ParameterPlan, step_alone
 from ._plan import Entry, StepPlan, counts_on_host, usable_gradient
 from ._portable import make_portable
+from ._preparing import PREPARING
 from ._release import Release
 from ._sharding import needs_state
 from ._state import (
@@ -81,9 +80,6 @@ class FlashOptimizer(torch.optim.Optimizer):
     _kind: ClassVar[RuleKind]
     # GradScaler leaves unscaling, and skipping, to the step.
     _step_supports_amp_scaling: ClassVar[bool] = True
-    # Held where state is made, so that no thread frees another's. A forked child may find it held,
-    # by a thread that it does not have.
-    _preparing: ClassVar[threading.Lock] = threading.Lock()
 
     def __init__(self, params: Params, defaults: dict[str, Any]) -> None:
         self._reset()
@@ -298,7 +294,7 @@ class FlashOptimizer(torch.optim.Optimizer):
 
         With `everything` also the state of parameters that have had no gradient yet.
         """
-        with self._preparing:
+        with PREPARING:
             self._conform()
             self._stream_keys.assign(self.param_groups, self.state)
             entries: list[Entry] = []
@@ -335,7 +331,7 @@ class FlashOptimizer(torch.optim.Optimizer):
         self, param: Tensor, group: int, name: str, skip_nonfinite: bool
     ) -> ParameterPlan:
         """Makes the state of one parameter if it has none, then prepares a step of it alone."""
-        with self._preparing:
+        with PREPARING:
             self._conform_parameter(param, group, name)
             if param not in self._stream_keys.of:
                 self._stream_keys.assign(self.param_groups, self.state)
@@ -451,11 +447,3 @@ class FlashOptimizer(torch.optim.Optimizer):
         self._conform()
         for post_hook in self._optimizer_load_state_dict_post_hooks.values():
             post_hook(self)
-
-
-def _renew_lock() -> None:
-    FlashOptimizer._preparing = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_lock)
