@@ -1,5 +1,6 @@
 #include "checkpoint/strict_json.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <set>
 #include <vector>

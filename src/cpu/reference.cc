@@ -49,6 +49,7 @@ void StepGroupReference(const TensorTask& task, std::uint64_t group) {
   const Span span = GroupSpan(task.row_length, group);
   const std::uint64_t whole = core::GroupInWhole(task, group);
   const GroupRandom random(task.stream_seeds, whole);
+  const GroupRandom next(task.stream_seeds, whole + 1);  // into which a shard's group may reach
   const SplitWeights weights = {task.weight, task.weight_dtype, task.correction,
                                 task.correction_bits};
   float* first_scale = ScaleAt(task.first_scale, group);
@@ -68,13 +69,9 @@ void StepGroupReference(const TensorTask& task, std::uint64_t group) {
     const std::uint64_t element = span.offset + i;
     const float g = LoadFloat(task.gradient, task.gradient_dtype, element);
     const float w = UpdateElement(task, h, LoadMaster(weights, element), g, i, moments);
-    if (task.stochastic_weight) {
-      const core::PlaceInWhole place = core::ElementInWhole(task, whole, i);
-      const GroupRandom of_weight(task.stream_seeds, place.group);
-      StoreMaster(weights, element, w, &of_weight, place.position);
-    } else {
-      StoreMaster(weights, element, w, nullptr, i);
-    }
+    const core::PlaceInWhole place = core::ElementInWhole(task, whole, i);
+    const GroupRandom& of_place = place.group == whole ? random : next;
+    StoreMaster(weights, element, w, task.stochastic_weight ? &of_place : nullptr, place.position);
   }
   if (HasFirst(task.rule)) EncodeFirst(task.codec, task.first, first_scale, span, moments.first);
   if (HasSecond(task.rule)) {
