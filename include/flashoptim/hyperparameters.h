@@ -21,7 +21,7 @@ struct Hyperparameters {
   WeightDecay weight_decay_kind = WeightDecay::kCoupled;
   bool nesterov = false;
   bool maximize = false;
-  bool stochastic_rounding = false;  ///< of the weights
+  bool stochastic_rounding = true;  ///< of the weights; else to nearest
   Nonfinite nonfinite = Nonfinite::kPropagate;
   std::uint64_t seed = 0;
 };

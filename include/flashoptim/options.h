@@ -17,7 +17,7 @@ struct StorageOptions {
   bool quantize = true;                  ///< false: moments in fp32, as codec none
   Codec codec = Codec::kRoot;            ///< of the moments
   std::int32_t master_weight_bits = 24;  ///< 16, 24 or 32; says nothing for fp32 weights
-  bool stochastic_rounding = false;      ///< of the weights
+  bool stochastic_rounding = true;       ///< of the weights; else to nearest
   Nonfinite nonfinite = Nonfinite::kPropagate;
   std::uint64_t seed = 0;  ///< of the random stream (docs/format.md, section 3)
   friend bool operator==(const StorageOptions&, const StorageOptions&) = default;

@@ -26,7 +26,11 @@ def test_a_step_of_lion_must_reach_half_a_unit(dtype: torch.dtype, bits: Any) ->
     for lr, lost in ((half * 1.01, False), (half * 0.99, True)):
         param = nn.Parameter(torch.ones(4, 8, dtype=dtype))
         optimizer = flash.FlashLion(
-            [("w", param)], lr=lr, master_weight_bits=bits, check_numerics=True
+            [("w", param)],
+            lr=lr,
+            master_weight_bits=bits,
+            stochastic_rounding=False,
+            check_numerics=True,
         )
         if lost:
             with pytest.raises(flash.NumericsError, match=r"parameter 0 of group 0 \(w\): .*lost"):
@@ -39,7 +43,9 @@ def test_a_step_of_lion_must_reach_half_a_unit(dtype: torch.dtype, bits: Any) ->
 def test_adam_counts_on_a_tenth_of_the_learning_rate() -> None:
     for lr, lost in ((1.1e-4 * 2, False), (1.4e-4, True)):
         param = nn.Parameter(torch.ones(4, 8, dtype=torch.bfloat16))
-        optimizer = flash.FlashAdamW([param], lr=lr, check_numerics=True)
+        optimizer = flash.FlashAdamW(
+            [param], lr=lr, stochastic_rounding=False, check_numerics=True
+        )
         if lost:
             with pytest.raises(flash.NumericsError, match="raise the learning rate"):
                 train([param], optimizer, range(1))
@@ -48,16 +54,25 @@ def test_adam_counts_on_a_tenth_of_the_learning_rate() -> None:
 
 
 def test_nothing_is_checked_by_default_at_rate_zero_or_with_stochastic_rounding() -> None:
-    for options in ({}, {"lr": 0.0}, {"stochastic_rounding": True}):
+    nearest: dict[str, Any] = {"lr": 1e-9, "stochastic_rounding": False, "check_numerics": True}
+    for options in ({"check_numerics": False}, {"lr": 0.0}, {"stochastic_rounding": True}):
         param = nn.Parameter(torch.ones(4, 8, dtype=torch.bfloat16))
-        checked = bool(options)
-        optimizer = flash.FlashLion([param], **{"lr": 1e-9, "check_numerics": checked, **options})
-        train([param], optimizer, range(2))
+        train([param], flash.FlashLion([param], **{**nearest, **options}), range(2))
+
+
+@pytest.mark.parametrize(("dtype", "bits"), [(torch.bfloat16, 32), (torch.float32, 24)])
+def test_what_has_all_bits_of_fp32_is_checked_with_stochastic_rounding_too(
+    dtype: torch.dtype, bits: Any
+) -> None:
+    param = nn.Parameter(torch.ones(4, 8, dtype=dtype))
+    optimizer = flash.FlashLion([param], lr=1e-9, master_weight_bits=bits, check_numerics=True)
+    with pytest.raises(flash.NumericsError, match="raise the learning rate$"):
+        train([param], optimizer, range(1))
 
 
 def test_magnitudes_are_measured_once_and_on_request() -> None:
     param = parameter(4, 8, dtype=torch.bfloat16)
-    optimizer = flash.FlashLion([param], lr=1e-4, check_numerics=True)
+    optimizer = flash.FlashLion([param], lr=1e-4, stochastic_rounding=False, check_numerics=True)
     train([param], optimizer, range(2))
     with torch.no_grad():
         param.fill_(1000.0)
@@ -73,7 +88,7 @@ def test_magnitudes_are_measured_once_and_on_request() -> None:
 
 def test_loading_measures_afresh() -> None:
     param = parameter(4, 8, dtype=torch.bfloat16)
-    optimizer = flash.FlashLion([param], lr=1e-4, check_numerics=True)
+    optimizer = flash.FlashLion([param], lr=1e-4, stochastic_rounding=False, check_numerics=True)
     train([param], optimizer, range(2))
     with torch.no_grad():
         param.fill_(1000.0)

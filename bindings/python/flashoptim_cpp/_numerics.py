@@ -57,15 +57,21 @@ def check_entry(entry: Entry, group: Group, rule: _C.Rule, largest: dict[Tensor,
     Raises:
         NumericsError: steps of the parameter would be lost; names it.
     """
-    param = entry.param
-    if not group["check_numerics"] or group["stochastic_rounding"]:
+    param, dtype, bits = entry.param, entry.weight.dtype, entry.layout.correction_bits
+    if not group["check_numerics"]:
         return
+    if group["stochastic_rounding"] and _significand_bits(dtype, bits) < _FULL_SIGNIFICAND:
+        return  # what is rounded at random arrives on average
     if param not in largest:
         weight = entry.weight
         largest[param] = float(weight.abs().max()) if weight.numel() else 0.0
     with naming(entry.name):
-        bits = entry.layout.correction_bits
-        check_step_size(rule, float(group["lr"]), entry.weight.dtype, bits, largest[param])
+        check_step_size(rule, float(group["lr"]), dtype, bits, largest[param])
+
+
+def _significand_bits(dtype: torch.dtype, correction_bits: int) -> int:
+    """Bits of a master weight after its first one."""
+    return min(_SIGNIFICAND_BITS[dtype] + correction_bits, _FULL_SIGNIFICAND)
 
 
 def check_step_size(
@@ -87,12 +93,13 @@ def check_step_size(
     """
     if lr == 0.0 or largest == 0.0 or not math.isfinite(largest):
         return
-    significand = min(_SIGNIFICAND_BITS[dtype] + correction_bits, _FULL_SIGNIFICAND)
+    significand = _significand_bits(dtype, correction_bits)
     half_unit = math.ldexp(1.0, math.frexp(largest)[1] - 1 - significand - 1)
     step = lr * _STEP_PER_LR[rule]
     if step < half_unit:
+        more = " or master_weight_bits, or use stochastic_rounding=True"
         raise NumericsError(
             f"with the learning rate {lr:.3g}, steps of about {step:.3g} are lost beside its "
             f"largest weight {largest:.3g}, whose smallest change is {half_unit:.3g}; raise the "
-            "learning rate or master_weight_bits, or use stochastic_rounding=True"
+            f"learning rate{more if significand < _FULL_SIGNIFICAND else ''}"
         )

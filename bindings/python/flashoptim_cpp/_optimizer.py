@@ -61,10 +61,10 @@ class FlashOptimizer(torch.optim.Optimizer):
         codec: how: ``"root"``, ``"softsign"`` (the paper's) or ``"none"``, which is fp32 too. Small
             vectors are always kept in fp32 (docs/format.md, section 2).
         master_weight_bits: precision of the master weight of a 16-bit parameter: 24 or 32 bits keep
-            a correction of 8 or 16 bits beside it; with 16 or None there is none, and updates below
-            half a unit in the last place are lost unless ``stochastic_rounding`` is on.
-        stochastic_rounding: round weights up or down at random, so that small updates are kept on
-            average.
+            a correction of 8 or 16 bits beside it; with 16 or None there is none.
+        stochastic_rounding: round master weights of less than 32 bits up or down at random, so that
+            small updates are kept on average. False: to nearest, which loses updates below half a
+            unit in the last place.
         nonfinite: what happens when a gradient holds NaN or an infinity. ``"propagate"``: as in
             torch, to the elements concerned. ``"skip"``: its tensor is left alone and counted in
             ``skipped_tensors``. ``"error"``: the step raises RuntimeError and writes nothing.
