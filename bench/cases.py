@@ -93,7 +93,7 @@ CPU_CASES: Final = (
         shapes.one_tensor(26),
         (
             "adamw",
-            "adamw-stochastic",
+            "adamw-nearest",
             "adamw-32",
             "adamw-softsign",
             "adamw-none",
@@ -170,7 +170,7 @@ CUDA_CASES: Final = (
         "variants",
         "AdamW, ways of keeping state, one tensor of 2^30 parameters",
         shapes.one_tensor(30),
-        ("adamw", "adamw-stochastic", "adamw-32", "adamw-softsign", "adamw-none"),
+        ("adamw", "adamw-nearest", "adamw-32", "adamw-softsign", "adamw-none"),
         _LARGE,
     ),
     Case(

@@ -87,12 +87,12 @@ _FP32: Final = torch.float32
 CONTENDERS: Final[dict[str, Contender]] = {
     "adamw": _flash("FlashAdamW, 24 bits", "adamw", "FlashAdamW", 5.2),
     "adamw-32": _flash("FlashAdamW, 32 bits", "adamw", "FlashAdamW", 6.2, master_weight_bits=32),
-    "adamw-stochastic": _flash(
-        "FlashAdamW, 24 bits, stochastic rounding",
+    "adamw-nearest": _flash(
+        "FlashAdamW, 24 bits, rounded to nearest",
         "adamw",
         "FlashAdamW",
         5.2,
-        stochastic_rounding=True,
+        stochastic_rounding=False,
     ),
     "adamw-softsign": _flash(
         "FlashAdamW, 24 bits, softsign", "adamw", "FlashAdamW", 5.2, codec="softsign"

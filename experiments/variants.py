@@ -82,19 +82,22 @@ def _official(name: str) -> Callable[..., Optimizer]:
 
 
 def _variants() -> dict[str, Variant]:
-    fused, wide, random = {"fused": True}, {"master_weight_bits": 32}, {"stochastic_rounding": True}
+    fused, wide = {"fused": True}, {"master_weight_bits": 32}
+    nearest = {"stochastic_rounding": False}
     adamw, lion, sgd = flashoptim_cpp.FlashAdamW, flashoptim_cpp.FlashLion, flashoptim_cpp.FlashSGD
     listed = (
         Variant("adamw", "torch", torch.optim.AdamW, "torch", False, fused),
         Variant("adamw", "ours-24", adamw, OURS, True),
-        Variant("adamw", "ours-24-stochastic", adamw, OURS, True, random),
+        Variant("adamw", "ours-24-nearest", adamw, OURS, True, nearest),
         Variant("adamw", "ours-32", adamw, OURS, True, wide),
         Variant("adamw", "official", _official("FlashAdamW"), OFFICIAL, True),
         Variant("lion", "plain", Lion, "torch", False),
         Variant("lion", "ours-24", lion, OURS, True),
+        Variant("lion", "ours-24-nearest", lion, OURS, True, nearest),
         Variant("lion", "official", _official("FlashLion"), OFFICIAL, True),
         Variant("sgd", "torch", torch.optim.SGD, "torch", False, fused),
         Variant("sgd", "ours-24", sgd, OURS, True),
+        Variant("sgd", "ours-24-nearest", sgd, OURS, True, nearest),
         Variant("sgd", "official", _official("FlashSGD"), OFFICIAL, True),
     )
     return {variant.key: variant for variant in listed}

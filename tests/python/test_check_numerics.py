@@ -43,9 +43,7 @@ def test_a_step_of_lion_must_reach_half_a_unit(dtype: torch.dtype, bits: Any) ->
 def test_adam_counts_on_a_tenth_of_the_learning_rate() -> None:
     for lr, lost in ((1.1e-4 * 2, False), (1.4e-4, True)):
         param = nn.Parameter(torch.ones(4, 8, dtype=torch.bfloat16))
-        optimizer = flash.FlashAdamW(
-            [param], lr=lr, stochastic_rounding=False, check_numerics=True
-        )
+        optimizer = flash.FlashAdamW([param], lr=lr, stochastic_rounding=False, check_numerics=True)
         if lost:
             with pytest.raises(flash.NumericsError, match="raise the learning rate"):
                 train([param], optimizer, range(1))
@@ -66,7 +64,7 @@ def test_what_has_all_bits_of_fp32_is_checked_with_stochastic_rounding_too(
 ) -> None:
     param = nn.Parameter(torch.ones(4, 8, dtype=dtype))
     optimizer = flash.FlashLion([param], lr=1e-9, master_weight_bits=bits, check_numerics=True)
-    with pytest.raises(flash.NumericsError, match="raise the learning rate$"):
+    with pytest.raises(flash.NumericsError, match=r"raise the learning rate$"):
         train([param], optimizer, range(1))
 
 

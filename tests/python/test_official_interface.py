@@ -315,7 +315,7 @@ import torch
 from flashoptim import FlashLion, NumericsError
 
 weight = torch.nn.Parameter(torch.full((4, 64), 8.0, dtype=torch.bfloat16))
-optimizer = FlashLion([weight], lr=1e-9, check_numerics=True)
+optimizer = FlashLion([weight], lr=1e-9, master_weight_bits=32, check_numerics=True)
 weight.grad = torch.ones_like(weight)
 try:
     optimizer.step()

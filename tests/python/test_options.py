@@ -350,9 +350,7 @@ def test_weights_without_correction_are_warned_of_once() -> None:
         params = [parameter(4, 8, dtype=torch.bfloat16), parameter(4, 8, dtype=torch.float16)]
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            optimizer = flash.FlashAdamW(
-                params, master_weight_bits=bits, stochastic_rounding=False
-            )
+            optimizer = flash.FlashAdamW(params, master_weight_bits=bits, stochastic_rounding=False)
             train(params, optimizer, range(3))
         assert [str(w.message).split(" is ")[0] for w in caught] == ["parameter 0 of group 0"]
         assert "below half a unit in the last place are lost" in str(caught[0].message)

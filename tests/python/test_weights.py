@@ -43,11 +43,22 @@ def test_updates_below_half_a_unit_are_kept(
 @pytest.mark.filterwarnings("ignore:.*updates below half a unit")
 def test_without_a_correction_they_are_lost() -> None:
     param = nn.Parameter(torch.ones(32, 64, dtype=torch.bfloat16))
-    optimizer = flash.FlashSGD([param], lr=1e-4, master_weight_bits=None)
+    optimizer = flash.FlashSGD([param], lr=1e-4, master_weight_bits=None, stochastic_rounding=False)
     for _ in range(100):
         param.grad = torch.ones_like(param)
         optimizer.step()
     assert bool((param == 1).all())
+
+
+def test_updates_of_24_bits_are_kept_on_average_by_default_and_lost_without_randomness() -> None:
+    for options, arrives in (({}, True), ({"stochastic_rounding": False}, False)):
+        param = nn.Parameter(torch.ones(64, 64, dtype=torch.bfloat16))
+        optimizer = flash.FlashSGD([param], lr=1e-6, **options)
+        for _ in range(200):
+            param.grad = torch.ones_like(param)
+            optimizer.step()
+        moved = 1 - float(master(param, optimizer).double().mean())
+        assert (abs(moved - 2e-4) < 5e-6) if arrives else moved == 0
 
 
 @pytest.mark.parametrize("options", [{}, {"codec": "softsign"}, {"quantize": False}], ids=str)
