@@ -10,15 +10,15 @@
 
 namespace flashoptim::cuda {
 
-// Scalars on the device are for CUDA graphs and for GradScaler, random weights for low learning
-// rates: there only the default codec has fast kernels, in which every gradient is scaled. Scaling
-// by one costs 2 instructions per element or none; a kernel more costs 100 kilobytes per
-// architecture, since each holds the careful step as well.
+// Scalars on the device are for CUDA graphs and for GradScaler, parts of rows for FSDP2: there only
+// the default codec has fast kernels. With scalars on the device and where weights draw, every
+// gradient is scaled: scaling by one costs 2 instructions per element or none; a kernel more costs
+// 100 kilobytes per architecture, since each holds the careful step as well.
 constexpr bool HasFastKernel(KernelRule rule, const FastForm& form, bool device_scalars) {
   if (!HasFirst(rule)) return false;
-  if (form.softsign) return !device_scalars && !form.parts_of_rows && !form.stochastic_weight;
-  if (form.stochastic_weight) return !form.wide_correction;
-  return !form.parts_of_rows || HasSecond(rule);
+  if (form.stochastic_weight && form.wide_correction) return false;  // it leaves nothing to draw
+  if (form.softsign) return !device_scalars && !form.parts_of_rows;
+  return form.stochastic_weight || !form.parts_of_rows || HasSecond(rule);
 }
 
 template <KernelRule kRule, unsigned kNumber, bool kDeviceScalars>

@@ -205,8 +205,8 @@ TEST_F(EmulatedCuda, EveryKernel) {
   EXPECT_EQ(missing.size(), 0U) << "of " << AllKernels().size() << " kernels";
 }
 
-// A tensor with random weights gets a fast kernel, unless its codec is softsign. With 32 bits there
-// is nothing random about it.
+// A tensor with random weights gets a fast kernel, unless it is parts of rows in softsign. With 32
+// bits there is nothing random about it.
 TEST_F(EmulatedCuda, RandomWeightsHaveFastKernels) {
   const std::vector<std::pair<std::string, const cuda::KernelSet*>> rules = {
       {"sgd_nesterov", &cuda::SgdMomentumKernels()},
@@ -231,7 +231,7 @@ TEST_F(EmulatedCuda, RandomWeightsHaveFastKernels) {
                                                     .stochastic_weight = !wide})];
       EXPECT_EQ(emulated_cuda::Launched().back(), reinterpret_cast<const void*>(expected))
           << step_case.Name();
-      EXPECT_EQ(expected == set->second->host_scalars.front(), softsign && !wide);
+      EXPECT_EQ(expected == set->second->host_scalars.front(), softsign && !wide && gap != 0);
     }
   }
 }
@@ -242,13 +242,7 @@ TEST_F(EmulatedCuda, OrdinaryValuesTakeTheFastPath) {
   constexpr unsigned kWarps = 10;               // that have some of 37 groups
   for (const StepCase& step_case : CasesOfForms()) {
     const RuleCase& rule = step_case.rule;
-    const bool softsign_draws = step_case.codec == Codec::kSoftsign &&
-                                rule.hyper.stochastic_rounding &&
-                                step_case.weight.correction_bits == 8;
-    if (step_case.values != Values::kOrdinary || step_case.codec == Codec::kNone ||
-        softsign_draws) {
-      continue;
-    }
+    if (step_case.values != Values::kOrdinary || step_case.codec == Codec::kNone) continue;
     const unsigned maxima = 1U + (rule.second ? 1U : 0U) + (rule.maximum ? 1U : 0U);
     Side gpu(step_case, {{37, 64, 0}}, {}, true);
     for (int step = 1; step <= kSteps; ++step) {
