@@ -223,11 +223,14 @@ void BindPlan(nb::module_& m) {
           "function"_a, "samples"_a,
           "Asks aoti_torch_get_data_ptr, at this address, for addresses of state, which is faster "
           "than DLPack; returns whether that works for the samples (tensor_address.h).")
-      .def("snapshot", &TensorReader::Snapshot, "parameters"_a, "state"_a,
-           "What parameters and all tensors in an optimizer's state are now.")
-      .def("holds", &TensorReader::Holds, "snapshot"_a, "parameters"_a, "state"_a,
-           "Whether a snapshot still holds.")
-      .def("read_gradients", &TensorReader::ReadGradients, "plan"_a, "snapshot"_a, "parameters"_a,
+      .def("snapshot", &TensorReader::Snapshot, "parameters"_a, "tracked"_a, "state"_a,
+           "stream_key"_a,
+           "What the parameters of all groups, those of them with state, and all tensors in that "
+           "state are now; `stream_key` is the name of the one whose address does not matter.")
+      .def("holds", &TensorReader::Holds, "snapshot"_a, "groups"_a, "state"_a,
+           "Whether a snapshot still holds for the parameters of the groups, one list each, and "
+           "their state, and parameters without state have no gradient.")
+      .def("read_gradients", &TensorReader::ReadGradients, "plan"_a, "snapshot"_a, "tracked"_a,
            "stepped"_a,
            "Sets the plan's gradients from parameters; appends those with a gradient to `stepped` "
            "and returns the indices of gradients that it could not read in place.");

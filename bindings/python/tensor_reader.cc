@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <optional>
+#include <unordered_map>
 
 namespace nb = nanobind;
 
@@ -59,25 +60,21 @@ bool AreCutAlike(const nb::handle& a, const nb::handle& b) {
                            one.attr("mesh").equal(other.attr("mesh")));
 }
 
-bool LiesAs(const DlTensor& tensor, const TensorLayout& layout) {
+bool LiesAs(const DlTensor& tensor, const TensorLayout& layout, const TensorSnapshot& snapshot) {
   if (tensor.device.device_type != layout.device.device_type ||
       tensor.device.device_id != layout.device.device_id ||
-      static_cast<std::size_t>(tensor.ndim) != layout.shape.size()) {
+      static_cast<std::size_t>(tensor.ndim) != layout.dimensions) {
     return false;
   }
-  for (std::size_t d = 0; d < layout.shape.size(); ++d) {
+  const std::int64_t* const shape = snapshot.extents.data() + layout.extents;
+  const std::int64_t* const strides = shape + layout.dimensions;
+  for (std::size_t d = 0; d < layout.dimensions; ++d) {
     // The stride of a single element means nothing: torch gives that of other layouts too.
-    if (tensor.shape[d] != layout.shape[d] ||
-        (layout.shape[d] != 1 && tensor.strides[d] != layout.strides[d])) {
+    if (tensor.shape[d] != shape[d] || (shape[d] != 1 && tensor.strides[d] != strides[d])) {
       return false;
     }
   }
   return true;
-}
-
-bool HasOneElement(const TensorLayout& layout) {
-  return std::all_of(layout.shape.begin(), layout.shape.end(),
-                     [](std::int64_t size) { return size == 1; });
 }
 
 // Whether a tensor's memory holds the negatives of its elements, which DLPack does not tell.
@@ -109,7 +106,8 @@ bool TensorReader::AskAddresses(TensorAddress::GetDataPointer get, const nb::lis
 }
 
 bool TensorReader::IsTensor(const nb::handle& value) const {
-  return PyObject_TypeCheck(value.ptr(), reinterpret_cast<PyTypeObject*>(tensor_type_.ptr())) != 0;
+  return value.type().is(tensor_type_) ||
+         PyObject_TypeCheck(value.ptr(), reinterpret_cast<PyTypeObject*>(tensor_type_.ptr())) != 0;
 }
 
 bool TensorReader::ReadMemory(const nb::handle& tensor, DlTensor& view) const {
@@ -136,59 +134,92 @@ std::uintptr_t TensorReader::AddressOfState(const nb::handle& tensor) const {
 // count, since any one of them may be moved in place (`t.data = t.data.to(...)`).
 template <class Use>
 bool TensorReader::ForState(const nb::dict& state, const Use& use) const {
-  for (const auto& [key, entries] : state) {
-    for (const auto& [name, value] : nb::borrow<nb::dict>(entries)) {
-      if (!IsTensor(value)) continue;
-      if (!use(AddressOfState(value))) return false;
+  PyObject* key = nullptr;
+  PyObject* entries = nullptr;
+  for (Py_ssize_t i = 0; PyDict_Next(state.ptr(), &i, &key, &entries) != 0;) {
+    PyObject* name = nullptr;
+    PyObject* value = nullptr;
+    for (Py_ssize_t j = 0; PyDict_Next(entries, &j, &name, &value) != 0;) {
+      if (IsTensor(value) && !use(nb::handle(name), nb::handle(value))) return false;
     }
   }
   return true;
 }
 
-TensorSnapshot TensorReader::Snapshot(const nb::list& parameters, const nb::dict& state) const {
+TensorSnapshot TensorReader::Snapshot(const nb::list& parameters, const nb::list& tracked,
+                                      const nb::dict& state, const nb::str& stream_key) const {
   TensorSnapshot snapshot;
-  for (const nb::handle parameter : parameters) {
+  std::unordered_map<const void*, std::size_t> numbers;
+  for (const nb::handle parameter : tracked) {
     View view;
     if (!Read(parameter, view)) view = {};
     const DlTensor& tensor = view.tensor;
+    const auto dimensions = static_cast<std::size_t>(tensor.ndim);
+    numbers.emplace(parameter.ptr(), snapshot.layouts.size());
     snapshot.addresses.push_back(AddressOf(tensor));
-    snapshot.layouts.push_back({tensor.device,
-                                {tensor.shape, tensor.shape + tensor.ndim},
-                                {tensor.strides, tensor.strides + tensor.ndim},
-                                view.is_local});
+    snapshot.layouts.push_back({tensor.device, dimensions, snapshot.extents.size(), view.is_local,
+                                std::all_of(tensor.shape, tensor.shape + dimensions,
+                                            [](std::int64_t size) { return size == 1; })});
+    snapshot.extents.insert(snapshot.extents.end(), tensor.shape, tensor.shape + dimensions);
+    snapshot.extents.insert(snapshot.extents.end(), tensor.strides, tensor.strides + dimensions);
   }
-  ForState(state, [&](std::uintptr_t address) {
-    snapshot.addresses.push_back(address);
+  for (const nb::handle parameter : parameters) {
+    const auto number = numbers.find(parameter.ptr());
+    snapshot.parameters.push_back(
+        {parameter.ptr(), number == numbers.end() ? TensorSnapshot::kUntracked : number->second});
+  }
+  ForState(state, [&](const nb::handle& name, const nb::handle& value) {
+    snapshot.state.push_back({value.ptr(), AddressOfState(value), name.equal(stream_key)});
     return true;
   });
   return snapshot;
 }
 
-bool TensorReader::Holds(const TensorSnapshot& snapshot, const nb::list& parameters,
-                         const nb::dict& state) const {
-  if (parameters.size() != snapshot.layouts.size()) return false;
-  std::size_t i = 0;
-  for (const nb::handle parameter : parameters) {
-    View view;
-    if (!Read(parameter, view)) view = {};
-    if (AddressOf(view.tensor) != snapshot.addresses[i] ||
-        !LiesAs(view.tensor, snapshot.layouts[i]) ||
-        view.is_local != snapshot.layouts[i].is_local) {
-      return false;
+bool TensorReader::HoldsParameters(const TensorSnapshot& snapshot, const nb::list& groups) const {
+  auto expected = snapshot.parameters.begin();
+  for (const nb::handle group : groups) {
+    const auto sequence = nb::steal(PySequence_Fast(group.ptr(), "a group's params"));
+    if (!sequence.is_valid()) throw nb::python_error();
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(sequence.ptr()); ++i) {
+      const nb::handle parameter = PySequence_Fast_GET_ITEM(sequence.ptr(), i);
+      if (expected == snapshot.parameters.end() || parameter.ptr() != expected->object) {
+        return false;
+      }
+      const std::size_t number = (expected++)->tracked;
+      if (number == TensorSnapshot::kUntracked) {
+        if (!parameter.attr(grad_).is_none()) return false;
+        continue;
+      }
+      const TensorLayout& layout = snapshot.layouts[number];
+      View view;
+      if (!Read(parameter, view)) view = {};
+      if (AddressOf(view.tensor) != snapshot.addresses[number] ||
+          !LiesAs(view.tensor, layout, snapshot) || view.is_local != layout.is_local) {
+        return false;
+      }
     }
-    ++i;
   }
-  const bool all = ForState(state, [&](std::uintptr_t address) {
-    return i < snapshot.addresses.size() && snapshot.addresses[i++] == address;
+  return expected == snapshot.parameters.end();
+}
+
+bool TensorReader::Holds(const TensorSnapshot& snapshot, const nb::list& groups,
+                         const nb::dict& state) const {
+  if (!HoldsParameters(snapshot, groups)) return false;
+  auto expected = snapshot.state.begin();
+  const bool all = ForState(state, [&](const nb::handle&, const nb::handle& value) {
+    if (expected == snapshot.state.end()) return false;
+    const StateTensor& tensor = *expected++;
+    return tensor.by_object ? value.ptr() == tensor.object
+                            : AddressOfState(value) == tensor.address;
   });
-  return all && i == snapshot.addresses.size();
+  return all && expected == snapshot.state.end();
 }
 
 nb::list TensorReader::ReadGradients(Plan& plan, const TensorSnapshot& snapshot,
-                                     const nb::list& parameters, nb::list& stepped) const {
+                                     const nb::list& tracked, nb::list& stepped) const {
   nb::list others;
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
-    const nb::handle parameter = parameters[i];
+  for (std::size_t i = 0; i < tracked.size(); ++i) {
+    const nb::handle parameter = tracked[i];
     const nb::object gradient = parameter.attr(grad_);
     if (gradient.is_none()) {
       plan.SetGradient(i, {});
@@ -200,9 +231,9 @@ nb::list TensorReader::ReadGradients(Plan& plan, const TensorSnapshot& snapshot,
     const auto dtype = Read(gradient, view) ? DTypeOf(view.tensor) : std::nullopt;
     // Negated are the imaginary parts of conjugates. With more elements than one they lie otherwise
     // than a parameter, and asking all gradients would double the time that reading one takes.
-    if (!dtype || !LiesAs(view.tensor, layout) || view.is_local != layout.is_local ||
+    if (!dtype || !LiesAs(view.tensor, layout, snapshot) || view.is_local != layout.is_local ||
         (layout.is_local && !AreCutAlike(gradient, parameter)) ||
-        (HasOneElement(layout) && IsNegated(gradient, view.is_local))) {
+        (layout.has_one_element && IsNegated(gradient, view.is_local))) {
       others.append(i);
       continue;
     }

@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <vector>
 
@@ -19,16 +20,34 @@ namespace flashoptim {
 /// How the elements of a tensor lie in its memory.
 struct TensorLayout {
   nanobind::dlpack::device device;
-  std::vector<std::int64_t> shape;
-  std::vector<std::int64_t> strides;
-  bool is_local;  // these are the elements of a DTensor that this rank holds
+  std::size_t dimensions;
+  std::size_t extents;  // where in `TensorSnapshot::extents` its shape starts; then its strides
+  bool is_local;        // these are the elements of a DTensor that this rank holds
+  bool has_one_element;
+};
+
+/// A tensor in an optimizer's state.
+struct StateTensor {
+  const void* object;
+  std::uintptr_t address;  // of its first element
+  bool by_object;          // only a plan's maker reads it: another object is what counts
 };
 
 /// Where an optimizer's tensors lay when a plan was made. Nothing is kept alive, so that state
-/// which is moved elsewhere is freed.
+/// which is moved elsewhere is freed. What is compared at every step is packed: reading memory is
+/// what it takes.
 struct TensorSnapshot {
-  std::vector<std::uintptr_t> addresses;  // of parameters, then of state
-  std::vector<TensorLayout> layouts;      // of parameters
+  static constexpr std::size_t kUntracked = std::numeric_limits<std::size_t>::max();
+
+  struct Parameter {
+    const void* object;
+    std::size_t tracked;  // its number among those with state, or kUntracked
+  };
+  std::vector<Parameter> parameters;      // all of them, in the order of their groups
+  std::vector<std::uintptr_t> addresses;  // of tracked parameters
+  std::vector<TensorLayout> layouts;      // likewise
+  std::vector<std::int64_t> extents;
+  std::vector<StateTensor> state;  // in the order of the dictionaries
 };
 
 /// Reads tensors of one type, and DTensors: of these the elements that this rank holds.
@@ -42,12 +61,14 @@ class TensorReader {
   /// samples; returns whether it does.
   bool AskAddresses(TensorAddress::GetDataPointer get, const nanobind::list& samples);
 
-  /// Snapshot of parameters and of all tensors in an optimizer's state, in the order of its
-  /// dictionaries.
-  TensorSnapshot Snapshot(const nanobind::list& parameters, const nanobind::dict& state) const;
+  /// Snapshot of the parameters of all groups, of those among them that have state, and of all
+  /// tensors in that state. `stream_key` is the name of the one that only a plan's maker reads.
+  TensorSnapshot Snapshot(const nanobind::list& parameters, const nanobind::list& tracked,
+                          const nanobind::dict& state, const nanobind::str& stream_key) const;
 
-  /// Whether a snapshot still holds.
-  bool Holds(const TensorSnapshot& snapshot, const nanobind::list& parameters,
+  /// Whether a snapshot still holds: the groups' lists hold the same parameters, those with state
+  /// and the state lie where they did, and the others have no gradient.
+  bool Holds(const TensorSnapshot& snapshot, const nanobind::list& groups,
              const nanobind::dict& state) const;
 
   /// Takes over the gradients of parameters that lie like the parameter itself, in a dtype that a
@@ -55,7 +76,7 @@ class TensorReader {
   /// every parameter with a gradient, and returns the indices of those whose gradient was not taken
   /// over.
   nanobind::list ReadGradients(Plan& plan, const TensorSnapshot& snapshot,
-                               const nanobind::list& parameters, nanobind::list& stepped) const;
+                               const nanobind::list& tracked, nanobind::list& stepped) const;
 
  private:
   struct View {
@@ -68,11 +89,12 @@ class TensorReader {
   bool ReadMemory(const nanobind::handle& tensor, nanobind::dlpack::dltensor& view) const;
 
   bool IsTensor(const nanobind::handle& value) const;
+  // 0 of one that cannot be read.
   std::uintptr_t AddressOfState(const nanobind::handle& tensor) const;
-  // Calls use(address) for each tensor of the state until it returns false. The address of one that
-  // cannot be read is 0.
+  // Calls use(name, tensor) for each tensor of the state until it returns false.
   template <class Use>
   bool ForState(const nanobind::dict& state, const Use& use) const;
+  bool HoldsParameters(const TensorSnapshot& snapshot, const nanobind::list& groups) const;
 
   using ReadFunction = int (*)(void* object, nanobind::dlpack::dltensor* tensor);
 

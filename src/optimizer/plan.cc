@@ -140,6 +140,11 @@ struct Plan::Impl {
         part.sources[i].lr = device_lr[group];
       }
     }
+    // Of the tensor before, which mostly is of the same group and as many steps old: scalars cost
+    // more than all else that a step prepares.
+    core::StepScalars scalars;
+    const Hyperparameters* scalars_group = nullptr;
+    std::uint64_t scalars_step = 0;
     for (std::size_t i = 0; i < tasks.size(); ++i) {
       core::TensorTask& task = *tasks[i];
       if (task.gradient == nullptr) continue;
@@ -147,8 +152,13 @@ struct Plan::Impl {
       const Hyperparameters& group = GroupOf(i);
       if (!tensor.step_on_device) {
         const auto step = static_cast<std::uint64_t>(*tensor.step) + 1;
-        task.scalars = scalar::MakeScalars<core::StepScalars>(rule, group, step);
-        task.scalars.gradient_multiplier /= gradient_scale;
+        if (scalars_group != &group || scalars_step != step) {
+          scalars = scalar::MakeScalars<core::StepScalars>(rule, group, step);
+          scalars.gradient_multiplier /= gradient_scale;
+          scalars_group = &group;
+          scalars_step = step;
+        }
+        task.scalars = scalars;
         scalar::MakeStreamSeeds<scalar::Lanes>(group.seed, tensor.stream_key, step,
                                                task.stream_seeds);
       }

@@ -201,7 +201,7 @@ def test_addresses_of_state_are_those_that_its_tensors_tell() -> None:
         "meta": torch.empty(2, device="meta"),
         "none": None,
     }
-    snapshot = reader.snapshot([], {0: state})
+    snapshot = reader.snapshot([], [], {0: state}, "stream_key")
     assert reader.holds(snapshot, [], {0: state})
     # All that have memory, moved in place or replaced by one that has it elsewhere.
     for name in ("plain", "part", "scalar", "parameter", "subclass"):
@@ -215,6 +215,38 @@ def test_addresses_of_state_are_those_that_its_tensors_tell() -> None:
     assert not reader.holds(snapshot, [], {0: {**state, "part": plain[2:]}})
     assert not reader.holds(snapshot, [], {0: {**state, "meta": torch.empty(2)}})
     assert not reader.holds(snapshot, [], {0: {**state, "none": plain}})
+
+
+@pytest.mark.parametrize("reader", [_plan._READER, _plan._PythonReader()])
+def test_a_snapshot_is_of_the_parameters_in_their_groups(reader: Any) -> None:
+    first, second, frozen = (nn.Parameter(torch.ones(3)) for _ in range(3))
+    key = torch.tensor(1)
+    state: dict[Any, Any] = {first: {"stream_key": key}, second: {"step": torch.tensor(2.0)}}
+    snapshot = reader.snapshot([first, frozen, second], [first, second], state, "stream_key")
+    assert reader.holds(snapshot, [[first, frozen], [second]], state)
+    assert reader.holds(snapshot, [(first, frozen), (second,)], state)
+    for groups in ([[first], [second]], [[first, second], [frozen]], [[first, frozen, second] * 2]):
+        assert not reader.holds(snapshot, groups, state)
+    frozen.grad = torch.ones(3)
+    assert not reader.holds(snapshot, [[first, frozen], [second]], state)
+    frozen.grad = None
+    first.data = torch.ones(3)
+    assert not reader.holds(snapshot, [[first, frozen], [second]], state)
+
+
+def test_another_stream_key_draws_other_numbers() -> None:
+    drawn = []
+    for added in (0, 0, 1):
+        torch.manual_seed(0)
+        param = parameter(64, 64, dtype=torch.bfloat16)
+        optimizer = flash.FlashAdamW([param])
+        train([param], optimizer, range(1))
+        state = optimizer.state[param]
+        state["stream_key"] = state["stream_key"] + added
+        train([param], optimizer, range(1, 2))
+        drawn.append(state["exp_avg_sq"].clone())
+    assert torch.equal(drawn[0], drawn[1])
+    assert not torch.equal(drawn[0], drawn[2])
 
 
 @pytest.mark.parametrize("rule", RULES)

@@ -16,6 +16,7 @@ from torch import nn
 from torch.optim import lr_scheduler as schedulers
 from torch.optim import swa_utils
 from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.profiler import ProfilerActivity, profile
 
 RELEASED = pytest.mark.parametrize("release", [False, True])
 pytestmark = pytest.mark.filterwarnings("ignore:gradient release is on")
@@ -135,6 +136,23 @@ def test_hooks_of_step_and_of_state_dicts(release: bool) -> None:
         handle.remove()
     train(model, optimizer, range(1, 2))
     assert len(calls) == 7
+
+
+def test_a_step_hook_may_change_the_arguments() -> None:
+    optimizer = model_and_optimizer(False)[1]
+    optimizer.register_step_pre_hook(lambda *_: ((optimizer, lambda: 3.0), {}))
+    loss: float | None = optimizer.step()
+    assert loss == 3.0
+
+
+def test_profilers_see_a_step_by_its_name() -> None:
+    model, optimizer = model_and_optimizer(False)
+    train(model, optimizer, range(1))
+    with profile(activities=[ProfilerActivity.CPU]) as profiler:
+        train(model, optimizer, range(1, 3))
+    marks = [event for event in profiler.events() if event.name.startswith("Optimizer.step#")]
+    assert {mark.name for mark in marks} == {f"Optimizer.step#{type(optimizer).__name__}.step"}
+    assert len(marks) == 2
 
 
 def test_a_step_hook_may_change_the_gradients_of_a_plain_step_only() -> None:

@@ -382,13 +382,17 @@ class TensorReader:
         Asks aoti_torch_get_data_ptr, at this address, for addresses of state, which is faster than DLPack; returns whether that works for the samples (tensor_address.h).
         """
 
-    def snapshot(self, parameters: list, state: dict) -> TensorSnapshot:
-        """What parameters and all tensors in an optimizer's state are now."""
+    def snapshot(self, parameters: list, tracked: list, state: dict, stream_key: str) -> TensorSnapshot:
+        """
+        What the parameters of all groups, those of them with state, and all tensors in that state are now; `stream_key` is the name of the one whose address does not matter.
+        """
 
-    def holds(self, snapshot: TensorSnapshot, parameters: list, state: dict) -> bool:
-        """Whether a snapshot still holds."""
+    def holds(self, snapshot: TensorSnapshot, groups: list, state: dict) -> bool:
+        """
+        Whether a snapshot still holds for the parameters of the groups, one list each, and their state, and parameters without state have no gradient.
+        """
 
-    def read_gradients(self, plan: Plan, snapshot: TensorSnapshot, parameters: list, stepped: list) -> list:
+    def read_gradients(self, plan: Plan, snapshot: TensorSnapshot, tracked: list, stepped: list) -> list:
         """
         Sets the plan's gradients from parameters; appends those with a gradient to `stepped` and returns the indices of gradients that it could not read in place.
         """

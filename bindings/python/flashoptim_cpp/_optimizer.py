@@ -39,6 +39,7 @@ from ._state import (
     weight_of,
 )
 from ._state_dict import read_state_dict
+from ._step_hooks import profile_hook_step
 from ._stream_keys import StreamKeys
 
 Params = Iterable[Tensor] | Iterable[dict[str, Any]] | Iterable[tuple[str, Tensor]]
@@ -80,6 +81,7 @@ class FlashOptimizer(torch.optim.Optimizer):
     _kind: ClassVar[RuleKind]
     # GradScaler leaves unscaling, and skipping, to the step.
     _step_supports_amp_scaling: ClassVar[bool] = True
+    profile_hook_step = staticmethod(profile_hook_step)
 
     def __init__(self, params: Params, defaults: dict[str, Any]) -> None:
         self._reset()
@@ -196,16 +198,15 @@ class FlashOptimizer(torch.optim.Optimizer):
         scale, found_inf = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
         if found_inf is not None and counts_on_host(self.param_groups) and float(found_inf) != 0:
             return loss
-        with torch.no_grad():
-            if not self.state and called_to_make_state():
-                self._plan = self._make_plan()
-                return loss
-            if self._plan is None or not self._plan.fits(self.param_groups, self.state):
-                self._plan = self._make_plan()
-            if any(group["check_numerics"] for group in self.param_groups):
-                check_steps(self._plan.entries, self.param_groups, self._kind.rule, self._largest)
-            _C.set_cpu_threads(torch.get_num_threads())
-            self.skipped_tensors += self._plan.step(scale, found_inf)
+        if not self.state and called_to_make_state():
+            self._plan = self._make_plan()
+            return loss
+        if self._plan is None or not self._plan.fits(self.param_groups, self.state):
+            self._plan = self._make_plan()
+        if any(group["check_numerics"] for group in self.param_groups):
+            check_steps(self._plan.entries, self.param_groups, self._kind.rule, self._largest)
+        _C.set_cpu_threads(torch.get_num_threads())
+        self.skipped_tensors += self._plan.step(scale, found_inf)
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:

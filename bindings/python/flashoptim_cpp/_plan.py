@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import is_
 from typing import Any, Final
@@ -150,25 +150,42 @@ def _binding(entry: Entry, state: State) -> _C.TensorBinding:
 class _PythonReader:
     """What `_C.TensorReader` does, for a torch that lacks its C functions (before 2.10)."""
 
-    def snapshot(self, parameters: list[Tensor], state: dict[Tensor, State]) -> list[int]:
+    def snapshot(
+        self, parameters: list[Tensor], tracked: list[Tensor], state: States, stream_key: str
+    ) -> tuple[list[Tensor], list[Tensor], list[int]]:
+        stateless = set(parameters).difference(tracked)
+        return parameters, list(stateless), self._addresses(tracked, state)
+
+    def _addresses(self, tracked: Iterable[Tensor], state: States) -> list[int]:
         values = [value for entries in state.values() for value in entries.values()]
-        tensors = [*parameters, *(value for value in values if isinstance(value, Tensor))]
+        tensors = [*tracked, *(value for value in values if isinstance(value, Tensor))]
         return [local_of(tensor).data_ptr() for tensor in tensors]
 
     def holds(
-        self, snapshot: list[int], parameters: list[Tensor], state: dict[Tensor, State]
+        self,
+        snapshot: tuple[list[Tensor], list[Tensor], list[int]],
+        groups: list[list[Tensor]],
+        state: States,
     ) -> bool:
-        return self.snapshot(parameters, state) == snapshot
+        expected, stateless, addresses = snapshot
+        parameters = [param for params in groups for param in params]
+        if len(parameters) != len(expected) or not all(map(is_, parameters, expected)):
+            return False
+        if any(param.grad is not None for param in stateless):
+            return False
+        without = set(stateless)
+        tracked = dict.fromkeys(param for param in parameters if param not in without)
+        return self._addresses(tracked, state) == addresses
 
     def read_gradients(
         self,
         plan: _C.Plan,
-        snapshot: list[int],
-        parameters: list[Tensor],
+        snapshot: object,
+        tracked: list[Tensor],
         stepped: list[Tensor],
     ) -> list[int]:
         others = []
-        for index, param in enumerate(parameters):
+        for index, param in enumerate(tracked):
             if param.grad is None:
                 plan.set_gradient(index, 0, _C.DType.FLOAT32)
             else:
@@ -200,6 +217,13 @@ def _make_reader() -> _C.TensorReader | _PythonReader:
 _READER: Final = _make_reader()
 
 
+def _stream_of(device: torch.device) -> int:
+    """The current stream of a GPU."""
+    # The public function makes an object, which takes as long as a launch.
+    raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+    return int(torch.cuda.current_stream(device).cuda_stream if raw is None else raw(device.index))
+
+
 def counts_on_host(groups: Groups) -> bool:
     """Whether a step has to know on the host if GradScaler found an infinity."""
     return not all(
@@ -221,11 +245,10 @@ class StepPlan:
     ) -> None:
         self.entries = entries
         self._kind = kind
+        # Kept alive, since the snapshot knows them by their addresses.
         self._params = [param for group in groups for param in group["params"]]
         self._tracked: list[Tensor] = [entry.param for entry in entries]
-        tracked = set(self._tracked)
-        self._stateless = [param for param in self._params if param not in tracked]
-        self._snapshot: Any = _READER.snapshot(self._tracked, state)
+        self._snapshot: Any = _READER.snapshot(self._params, self._tracked, state, STREAM_KEY)
         self._native = _C.Plan(
             kind.rule, [_binding(e, state[e.param]) for e in entries], len(groups)
         )
@@ -245,13 +268,10 @@ class StepPlan:
         Raises:
             ValueError, TypeError: a hyper-parameter is not valid.
         """
-        params = [param for group in groups for param in group["params"]]
+        params = [group["params"] for group in groups]
         return (
             len(groups) == len(self._values)
-            and len(params) == len(self._params)
-            and all(map(is_, params, self._params))
-            and all(param.grad is None for param in self._stateless)
-            and _READER.holds(self._snapshot, self._tracked, state)
+            and _READER.holds(self._snapshot, params, state)
             and self._follow(groups)
         )
 
@@ -302,7 +322,10 @@ class StepPlan:
             self._native.set_gradient_scale(1.0 if scale is None else float(scale))
         stepped: list[Tensor] = []
         others = _READER.read_gradients(self._native, self._snapshot, self._tracked, stepped)
-        copies = [self._set_gradient(index, self._tracked[index].grad) for index in others]
+        copies = []
+        if others:
+            with torch.no_grad():
+                copies = [self._set_gradient(index, self._tracked[index].grad) for index in others]
         if not stepped:
             return 0
         skipped = self._run(scale, found_inf)
@@ -315,10 +338,13 @@ class StepPlan:
         kept = []  # copies for other GPUs, until the step has been enqueued
         for device in self._gpus:
             self._check_capture(device)
-            self._native.set_stream(device.index, torch.cuda.current_stream(device).cuda_stream)
-            there = [None if value is None else value.to(device) for value in (scale, found_inf)]
-            kept.append(there)
-            addresses = (0 if value is None else value.data_ptr() for value in there)
+            self._native.set_stream(device.index, _stream_of(device))
+            addresses = [0, 0]
+            for index, value in enumerate((scale, found_inf)):
+                if value is not None:
+                    there = value.to(device)
+                    kept.append(there)
+                    addresses[index] = there.data_ptr()
             self._native.set_gradient_scaling(device.index, *addresses)
         return self._native.step()
 
