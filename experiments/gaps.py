@@ -2,26 +2,46 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from bench.render import caption
 from bench.results import Result
 from bench.tables import Table
+from experiments.variants import in_order
 
 
 def markdown(result: Result, unit: str, digits: int = 4) -> str:
     """Mean, spread and gap of each variant; spreads are standard deviations over seeds."""
-    header = ("", "learning rate", "seeds", unit, "gap to fp32", "spikes")
+    texts = any(row["tokens"] for row in result["summary"])
+    header = ("", "learning rate", *(["million tokens"] if texts else []), "seeds", unit)
     lines = tuple(
         (
             row["variant"],
             f"{row['lr']:g}",
+            *([f"{row['tokens'] / 1e6:.1f}"] if texts else []),
             str(len(row["seeds"])),
             _with_spread(row["mean"], row["spread"], digits, sign=""),
             _with_spread(row["gap"], row["gap_spread"], digits, sign="+"),
             str(row["spikes"]),
         )
-        for row in result["summary"]
+        for row in sorted(result["summary"], key=_place)
     )
-    return f"{caption(result)}\n\n{Table(header, lines).markdown()}"
+    table = Table((*header, "gap to fp32", "spikes"), lines)
+    return f"{caption(result)}{_earlier(result)}\n\n{table.markdown()}"
+
+
+def _place(row: dict[str, Any]) -> tuple[Any, ...]:
+    rule = row["variant"].partition("/")[0]
+    return row["tokens"] or 0, rule, row["lr"], in_order(row["variant"])
+
+
+def _earlier(result: Result) -> str:
+    """The commits of the runs that an earlier result held already."""
+    runs = [run for run in result["runs"] if run["commit"] != result["commit"]]
+    commits = dict.fromkeys(run["commit"] for run in runs)
+    if not runs:
+        return ""
+    return f" {len(runs)} of the {len(result['runs'])} runs are of commit {', '.join(commits)}."
 
 
 def _with_spread(value: float | None, spread: float | None, digits: int, sign: str) -> str:

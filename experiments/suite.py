@@ -100,7 +100,8 @@ class Suite:
         return int(any(job["key"] not in skipped for job in undone))
 
     def _done(self, record: Record) -> None:
-        self.records = schedule.merged(self.records, record)
+        made = {"commit": self.run.result["commit"], "date": self.run.result["date"]}
+        self.records = schedule.merged(self.records, {**record, **made})
         self._save()
         value = record.get(self.metric)
         said = record.get("error") or ("" if value is None else f"{self.metric} {value:.4f}")
@@ -144,6 +145,7 @@ def summary(
             {
                 "variant": variant,
                 "lr": mine[0]["settings"]["lr"],
+                "tokens": mine[0].get("tokens"),
                 "seeds": [r["seed"] for r in mine],
                 "mean": statistics.fmean(found),
                 "spread": _spread(found),

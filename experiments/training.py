@@ -273,7 +273,7 @@ def job(variant: str, settings: Settings, **more: Any) -> dict[str, Any]:
     if variant not in VARIANTS:
         raise ValueError(f"there is no variant {variant!r}; there are {', '.join(VARIANTS)}")
     return {
-        "key": f"{variant}/lr={settings.lr:g}/seed={settings.seed}",
+        "key": f"{variant}/lr={settings.lr:g}/steps={settings.steps}/seed={settings.seed}",
         "variant": variant,
         "seed": settings.seed,
         "settings": {**asdict(settings), "betas": list(settings.betas)},

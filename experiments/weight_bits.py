@@ -38,8 +38,9 @@ class Kind:
     dtype: torch.dtype = torch.bfloat16
 
 
-def _ours(label: str, bits: int | None, *, stochastic: bool = False) -> Kind:
-    options = {"master_weight_bits": bits, "stochastic_rounding": stochastic}
+def _ours(bits: int | None, *, nearest: bool = False) -> Kind:
+    label = f"ours, {bits or 16} bits" + (", to nearest" if nearest else "")
+    options = {"master_weight_bits": bits, "stochastic_rounding": not nearest}
     return Kind(label, OURS, OURS, options)
 
 
@@ -51,11 +52,11 @@ def _official(bits: int | None) -> Kind:
 KINDS: Final = (
     Kind("torch fp32", TORCH, "torch.optim", dtype=torch.float32),
     Kind("torch bf16, no master weight", TORCH, "torch.optim"),
-    _ours("ours, 32 bits", 32),
-    _ours("ours, 24 bits", 24),
-    _ours("ours, 24 bits, stochastic", 24, stochastic=True),
-    _ours("ours, 16 bits", None),
-    _ours("ours, 16 bits, stochastic", None, stochastic=True),
+    _ours(32),
+    _ours(24),
+    _ours(24, nearest=True),
+    _ours(None),
+    _ours(None, nearest=True),
     _official(32),
     _official(24),
     _official(None),

@@ -27,7 +27,7 @@ def draw(result: Result) -> Figure:
 def _weights(axes: Axes, result: Result) -> None:
     for kind in dict.fromkeys(row["kind"] for row in result["weights"]):
         own = [row for row in result["weights"] if row["kind"] == kind]
-        ours, dashed = kind.startswith("ours"), "stochastic" in kind
+        ours, dashed = kind.startswith("ours"), "to nearest" in kind
         axes.loglog(
             [row["lr"] for row in own],
             [max(row["displacement_error"], 1e-5) for row in own],
