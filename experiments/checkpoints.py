@@ -13,6 +13,7 @@ agree in every bit of weights and state.
 from __future__ import annotations
 
 import gc
+import json
 import os
 import shutil
 import sys
@@ -110,16 +111,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--budget", type=float, default=60, help="seconds after which nothing more is started"
     )
+    parser.add_argument("--earlier", type=Path, help="a result whose rows of other ways are kept")
     chosen = parser.parse_args(arguments)
     run = common.Run("checkpoints", chosen)
+    ways = chosen.ways.split(",")
     shape = TINY if chosen.smoke else LLAMA_8B if run.on_gpu else SMALL
     shape = shape.with_layers(chosen.layers or (shape.layers if not run.on_gpu else 2))
     rows: list[dict[str, Any]] = []
+    if chosen.earlier:
+        found = json.loads(chosen.earlier.read_text(encoding="utf-8"))["rows"]
+        rows = [row for row in found if row["way"] not in ways]
     for ours in (True, False):
-        names = [name for name in chosen.ways.split(",") if WAYS[name].ours == ours]
+        names = [name for name in ways if WAYS[name].ours == ours]
         if names:
             rows += _of_optimizer(run, shape, names, ours, chosen.folder, chosen.budget)
-            run.save(rows=rows)
+            run.save(rows=sorted(rows, key=lambda row: list(WAYS).index(row["way"])))
     run.finish()
     for row in rows:
         said = row.get("reason") or f"{row['bytes'] / 1e9:.2f} GB, exact: {row['exact']}"
@@ -144,6 +150,7 @@ def _of_optimizer(
         head = {
             "way": name,
             "label": WAYS[name].label,
+            "commit": run.result["commit"],
             "parameters": numel,
             "held_bytes_per_parameter": held / numel,
             "llama_8b_bytes": held / numel * LLAMA_8B_PARAMETERS,

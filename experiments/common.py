@@ -72,7 +72,11 @@ class Run:
             self.device,
             command(f"experiments.{name}"),
             arguments.commit or machine.commit(*_SOURCES),
-            {key: value for key, value in vars(arguments).items() if key not in _NO_SETTINGS},
+            {
+                key: str(value) if isinstance(value, Path) else value
+                for key, value in vars(arguments).items()
+                if key not in _NO_SETTINGS
+            },
         )
         folder = OUT if self.smoke else RESULTS
         self.path: Path = arguments.out or folder / f"{name}-{machine_name(self.device)}.json"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from bench.render import caption
@@ -26,8 +27,9 @@ def markdown(result: Result, unit: str, digits: int = 4) -> str:
         )
         for row in sorted(result["summary"], key=_place)
     )
+    before = made_before(result, result["runs"], "runs")
     table = Table((*header, "gap to fp32", "spikes"), lines)
-    return f"{caption(result)}{_earlier(result)}\n\n{table.markdown()}"
+    return f"{caption(result)}{before}\n\n{table.markdown()}"
 
 
 def _place(row: dict[str, Any]) -> tuple[Any, ...]:
@@ -35,13 +37,12 @@ def _place(row: dict[str, Any]) -> tuple[Any, ...]:
     return row["tokens"] or 0, rule, row["lr"], in_order(row["variant"])
 
 
-def _earlier(result: Result) -> str:
-    """The commits of the runs that an earlier result held already."""
-    runs = [run for run in result["runs"] if run["commit"] != result["commit"]]
-    commits = dict.fromkeys(run["commit"] for run in runs)
-    if not runs:
+def made_before(result: Result, records: Sequence[dict[str, Any]], what: str) -> str:
+    """The commits of the records that an earlier result held already."""
+    commits = [row["commit"] for row in records if row["commit"] != result["commit"]]
+    if not commits:
         return ""
-    return f" {len(runs)} of the {len(result['runs'])} runs are of commit {', '.join(commits)}."
+    return f" {len(commits)} of the {len(records)} {what} are of commit {', '.join(set(commits))}."
 
 
 def _with_spread(value: float | None, spread: float | None, digits: int, sign: str) -> str:

@@ -7,6 +7,7 @@ from typing import Any, Final
 from bench.render import caption
 from bench.results import Result
 from bench.tables import Table
+from experiments.gaps import made_before
 
 
 def sizes(result: Result) -> str:
@@ -16,7 +17,8 @@ def sizes(result: Result) -> str:
         "GB/s saved", "goes on bit for bit",
     )  # fmt: skip
     lines = tuple((row["label"], *_cells(row)) for row in result["rows"])
-    return f"{caption(result)}\n\n{Table(header, lines).markdown()}"
+    before = made_before(result, result["rows"], "rows")
+    return f"{caption(result)}{before}\n\n{Table(header, lines).markdown()}"
 
 
 def _cells(row: dict[str, Any]) -> list[str]:

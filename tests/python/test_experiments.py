@@ -74,6 +74,21 @@ def test_an_experiment_runs_in_small_and_can_be_shown(name: str, tmp_path: Path)
         assert (tmp_path / "picture.png").stat().st_size > 10_000
 
 
+def test_checkpoints_are_measured_in_parts(tmp_path: Path) -> None:
+    results = [tmp_path / f"{name}-small.json" for name in ("first", "second")]
+    common = ("experiments.checkpoints", "--smoke", "--device", "cpu", "--folder", str(tmp_path))
+    options = (("--ways", "flashoptim,torch-fp32"), ("--ways", "dcp", "--earlier", str(results[0])))
+    for out, chosen in zip(results, options, strict=True):
+        done = run(*common, *chosen, "--out", str(out), "--commit", out.name)
+        assert done.returncode == 0, done.stdout + done.stderr
+    rows = json.loads(results[1].read_text(encoding="utf-8"))["rows"]
+    first, second = (path.name for path in results)
+    commits = {row["way"]: row["commit"] for row in rows}
+    assert list(commits.items()) == [("flashoptim", first), ("dcp", second), ("torch-fp32", first)]
+    result = json.loads(results[1].read_text(encoding="utf-8"))
+    assert f"2 of the 3 rows are of commit {first}." in module("tables.checkpoints").sizes(result)
+
+
 def test_moments_are_the_same_with_16_bit_weights(tmp_path: Path) -> None:
     out = tmp_path / "dynamics.json"
     arguments = ("--smoke", "--rules", "adamw", "--device", "cpu", "--out", str(out))
