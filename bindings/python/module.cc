@@ -223,10 +223,9 @@ void BindPlan(nb::module_& m) {
           "function"_a, "samples"_a,
           "Asks aoti_torch_get_data_ptr, at this address, for addresses of state, which is faster "
           "than DLPack; returns whether that works for the samples (tensor_address.h).")
-      .def("snapshot", &TensorReader::Snapshot, "parameters"_a, "tracked"_a, "state"_a,
-           "stream_key"_a,
-           "What the parameters of all groups, those of them with state, and all tensors in that "
-           "state are now; `stream_key` is the name of the one whose address does not matter.")
+      .def("snapshot", &TensorReader::Snapshot, "groups"_a, "tracked"_a, "state"_a,
+           "What the parameters of the groups, one list each, those of them with state, and all "
+           "tensors in that state are now.")
       .def("holds", &TensorReader::Holds, "snapshot"_a, "groups"_a, "state"_a,
            "Whether a snapshot still holds for the parameters of the groups, one list each, and "
            "their state, and parameters without state have no gradient.")

@@ -134,20 +134,19 @@ std::uintptr_t TensorReader::AddressOfState(const nb::handle& tensor) const {
 // count, since any one of them may be moved in place (`t.data = t.data.to(...)`).
 template <class Use>
 bool TensorReader::ForState(const nb::dict& state, const Use& use) const {
-  PyObject* key = nullptr;
   PyObject* entries = nullptr;
-  for (Py_ssize_t i = 0; PyDict_Next(state.ptr(), &i, &key, &entries) != 0;) {
-    PyObject* name = nullptr;
+  for (Py_ssize_t i = 0; PyDict_Next(state.ptr(), &i, nullptr, &entries) != 0;) {
+    const nb::object kept = nb::borrow(entries);  // reading a subclass may run Python code
     PyObject* value = nullptr;
-    for (Py_ssize_t j = 0; PyDict_Next(entries, &j, &name, &value) != 0;) {
-      if (IsTensor(value) && !use(nb::handle(name), nb::handle(value))) return false;
+    for (Py_ssize_t j = 0; PyDict_Next(entries, &j, nullptr, &value) != 0;) {
+      if (IsTensor(value) && !use(AddressOfState(value))) return false;
     }
   }
   return true;
 }
 
-TensorSnapshot TensorReader::Snapshot(const nb::list& parameters, const nb::list& tracked,
-                                      const nb::dict& state, const nb::str& stream_key) const {
+TensorSnapshot TensorReader::Snapshot(const nb::list& groups, const nb::list& tracked,
+                                      const nb::dict& state) const {
   TensorSnapshot snapshot;
   std::unordered_map<const void*, std::size_t> numbers;
   for (const nb::handle parameter : tracked) {
@@ -157,29 +156,38 @@ TensorSnapshot TensorReader::Snapshot(const nb::list& parameters, const nb::list
     const auto dimensions = static_cast<std::size_t>(tensor.ndim);
     numbers.emplace(parameter.ptr(), snapshot.layouts.size());
     snapshot.addresses.push_back(AddressOf(tensor));
-    snapshot.layouts.push_back({tensor.device, dimensions, snapshot.extents.size(), view.is_local,
+    snapshot.layouts.push_back({tensor.device, tensor.dtype, dimensions, snapshot.extents.size(),
+                                view.is_local,
                                 std::all_of(tensor.shape, tensor.shape + dimensions,
                                             [](std::int64_t size) { return size == 1; })});
     snapshot.extents.insert(snapshot.extents.end(), tensor.shape, tensor.shape + dimensions);
     snapshot.extents.insert(snapshot.extents.end(), tensor.strides, tensor.strides + dimensions);
   }
-  for (const nb::handle parameter : parameters) {
-    const auto number = numbers.find(parameter.ptr());
-    snapshot.parameters.push_back(
-        {parameter.ptr(), number == numbers.end() ? TensorSnapshot::kUntracked : number->second});
+  for (const nb::handle group : groups) {
+    const auto parameters = nb::cast<nb::list>(group);
+    snapshot.group_sizes.push_back(static_cast<Py_ssize_t>(parameters.size()));
+    for (const nb::handle parameter : parameters) {
+      const auto number = numbers.find(parameter.ptr());
+      snapshot.parameters.push_back(
+          {parameter.ptr(), number == numbers.end() ? TensorSnapshot::kUntracked : number->second});
+    }
   }
-  ForState(state, [&](const nb::handle& name, const nb::handle& value) {
-    snapshot.state.push_back({value.ptr(), AddressOfState(value), name.equal(stream_key)});
+  ForState(state, [&](std::uintptr_t address) {
+    snapshot.state.push_back(address);
     return true;
   });
   return snapshot;
 }
 
 bool TensorReader::HoldsParameters(const TensorSnapshot& snapshot, const nb::list& groups) const {
+  if (groups.size() != snapshot.group_sizes.size()) return false;
   auto expected = snapshot.parameters.begin();
+  auto size = snapshot.group_sizes.begin();
   for (const nb::handle group : groups) {
-    const auto sequence = nb::steal(PySequence_Fast(group.ptr(), "a group's params"));
+    const auto sequence =
+        nb::steal(PySequence_Fast(group.ptr(), "the params of a group must be a list"));
     if (!sequence.is_valid()) throw nb::python_error();
+    if (PySequence_Fast_GET_SIZE(sequence.ptr()) != *size++) return false;
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(sequence.ptr()); ++i) {
       const nb::handle parameter = PySequence_Fast_GET_ITEM(sequence.ptr(), i);
       if (expected == snapshot.parameters.end() || parameter.ptr() != expected->object) {
@@ -194,7 +202,8 @@ bool TensorReader::HoldsParameters(const TensorSnapshot& snapshot, const nb::lis
       View view;
       if (!Read(parameter, view)) view = {};
       if (AddressOf(view.tensor) != snapshot.addresses[number] ||
-          !LiesAs(view.tensor, layout, snapshot) || view.is_local != layout.is_local) {
+          view.tensor.dtype != layout.dtype || !LiesAs(view.tensor, layout, snapshot) ||
+          view.is_local != layout.is_local) {
         return false;
       }
     }
@@ -206,11 +215,8 @@ bool TensorReader::Holds(const TensorSnapshot& snapshot, const nb::list& groups,
                          const nb::dict& state) const {
   if (!HoldsParameters(snapshot, groups)) return false;
   auto expected = snapshot.state.begin();
-  const bool all = ForState(state, [&](const nb::handle&, const nb::handle& value) {
-    if (expected == snapshot.state.end()) return false;
-    const StateTensor& tensor = *expected++;
-    return tensor.by_object ? value.ptr() == tensor.object
-                            : AddressOfState(value) == tensor.address;
+  const bool all = ForState(state, [&](std::uintptr_t address) {
+    return expected != snapshot.state.end() && *expected++ == address;
   });
   return all && expected == snapshot.state.end();
 }

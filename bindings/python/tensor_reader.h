@@ -20,22 +20,15 @@ namespace flashoptim {
 /// How the elements of a tensor lie in its memory.
 struct TensorLayout {
   nanobind::dlpack::device device;
+  nanobind::dlpack::dtype dtype;
   std::size_t dimensions;
   std::size_t extents;  // where in `TensorSnapshot::extents` its shape starts; then its strides
   bool is_local;        // these are the elements of a DTensor that this rank holds
   bool has_one_element;
 };
 
-/// A tensor in an optimizer's state.
-struct StateTensor {
-  const void* object;
-  std::uintptr_t address;  // of its first element
-  bool by_object;          // only a plan's maker reads it: another object is what counts
-};
-
 /// Where an optimizer's tensors lay when a plan was made. Nothing is kept alive, so that state
-/// which is moved elsewhere is freed. What is compared at every step is packed: reading memory is
-/// what it takes.
+/// which is moved elsewhere is freed. Packed, since the time of a check is that of reading it.
 struct TensorSnapshot {
   static constexpr std::size_t kUntracked = std::numeric_limits<std::size_t>::max();
 
@@ -44,10 +37,11 @@ struct TensorSnapshot {
     std::size_t tracked;  // its number among those with state, or kUntracked
   };
   std::vector<Parameter> parameters;      // all of them, in the order of their groups
+  std::vector<Py_ssize_t> group_sizes;    // how many of them each group has
   std::vector<std::uintptr_t> addresses;  // of tracked parameters
   std::vector<TensorLayout> layouts;      // likewise
   std::vector<std::int64_t> extents;
-  std::vector<StateTensor> state;  // in the order of the dictionaries
+  std::vector<std::uintptr_t> state;  // addresses of its tensors, in the order of the dictionaries
 };
 
 /// Reads tensors of one type, and DTensors: of these the elements that this rank holds.
@@ -61,10 +55,10 @@ class TensorReader {
   /// samples; returns whether it does.
   bool AskAddresses(TensorAddress::GetDataPointer get, const nanobind::list& samples);
 
-  /// Snapshot of the parameters of all groups, of those among them that have state, and of all
-  /// tensors in that state. `stream_key` is the name of the one that only a plan's maker reads.
-  TensorSnapshot Snapshot(const nanobind::list& parameters, const nanobind::list& tracked,
-                          const nanobind::dict& state, const nanobind::str& stream_key) const;
+  /// Snapshot of the groups' lists of parameters, of those among them that have state, and of all
+  /// tensors in that state.
+  TensorSnapshot Snapshot(const nanobind::list& groups, const nanobind::list& tracked,
+                          const nanobind::dict& state) const;
 
   /// Whether a snapshot still holds: the groups' lists hold the same parameters, those with state
   /// and the state lie where they did, and the others have no gradient.
@@ -91,7 +85,7 @@ class TensorReader {
   bool IsTensor(const nanobind::handle& value) const;
   // 0 of one that cannot be read.
   std::uintptr_t AddressOfState(const nanobind::handle& tensor) const;
-  // Calls use(name, tensor) for each tensor of the state until it returns false.
+  // Calls use(address) for each tensor of the state until it returns false.
   template <class Use>
   bool ForState(const nanobind::dict& state, const Use& use) const;
   bool HoldsParameters(const TensorSnapshot& snapshot, const nanobind::list& groups) const;

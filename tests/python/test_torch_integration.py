@@ -201,7 +201,7 @@ def test_addresses_of_state_are_those_that_its_tensors_tell() -> None:
         "meta": torch.empty(2, device="meta"),
         "none": None,
     }
-    snapshot = reader.snapshot([], [], {0: state}, "stream_key")
+    snapshot = reader.snapshot([], [], {0: state})
     assert reader.holds(snapshot, [], {0: state})
     # All that have memory, moved in place or replaced by one that has it elsewhere.
     for name in ("plain", "part", "scalar", "parameter", "subclass"):
@@ -222,10 +222,16 @@ def test_a_snapshot_is_of_the_parameters_in_their_groups(reader: Any) -> None:
     first, second, frozen = (nn.Parameter(torch.ones(3)) for _ in range(3))
     key = torch.tensor(1)
     state: dict[Any, Any] = {first: {"stream_key": key}, second: {"step": torch.tensor(2.0)}}
-    snapshot = reader.snapshot([first, frozen, second], [first, second], state, "stream_key")
+    snapshot = reader.snapshot([[first, frozen], [second]], [first, second], state)
     assert reader.holds(snapshot, [[first, frozen], [second]], state)
     assert reader.holds(snapshot, [(first, frozen), (second,)], state)
-    for groups in ([[first], [second]], [[first, second], [frozen]], [[first, frozen, second] * 2]):
+    for groups in (
+        [[first], [second]],
+        [[first, second], [frozen]],
+        [[first, frozen, second] * 2],
+        [[first], [frozen, second]],
+        [[first, frozen], [second], []],
+    ):
         assert not reader.holds(snapshot, groups, state)
     frozen.grad = torch.ones(3)
     assert not reader.holds(snapshot, [[first, frozen], [second]], state)

@@ -13,6 +13,7 @@ from common import bits_of, same_bits
 from release_common import loss_of, net, train
 from test_torch_integration import SCHEDULERS
 from torch import nn
+from torch._C._profiler import _ExperimentalConfig
 from torch.optim import lr_scheduler as schedulers
 from torch.optim import swa_utils
 from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -145,10 +146,23 @@ def test_a_step_hook_may_change_the_arguments() -> None:
     assert loss == 3.0
 
 
-def test_profilers_see_a_step_by_its_name() -> None:
+def test_a_closure_may_register_hooks() -> None:
+    optimizer, calls = model_and_optimizer(False)[1], []
+
+    def closure() -> float:
+        optimizer.register_step_post_hook(lambda *_: calls.append("after"))
+        return 3.0
+
+    optimizer.step(closure)
+    assert calls == ["after"]
+
+
+@pytest.mark.parametrize("all_threads", [False, True])
+def test_profilers_see_a_step_by_its_name(all_threads: bool) -> None:
     model, optimizer = model_and_optimizer(False)
     train(model, optimizer, range(1))
-    with profile(activities=[ProfilerActivity.CPU]) as profiler:
+    config = _ExperimentalConfig(profile_all_threads=all_threads)
+    with profile(activities=[ProfilerActivity.CPU], experimental_config=config) as profiler:
         train(model, optimizer, range(1, 3))
     marks = [event for event in profiler.events() if event.name.startswith("Optimizer.step#")]
     assert {mark.name for mark in marks} == {f"Optimizer.step#{type(optimizer).__name__}.step"}

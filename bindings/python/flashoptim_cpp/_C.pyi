@@ -382,9 +382,9 @@ class TensorReader:
         Asks aoti_torch_get_data_ptr, at this address, for addresses of state, which is faster than DLPack; returns whether that works for the samples (tensor_address.h).
         """
 
-    def snapshot(self, parameters: list, tracked: list, state: dict, stream_key: str) -> TensorSnapshot:
+    def snapshot(self, groups: list, tracked: list, state: dict) -> TensorSnapshot:
         """
-        What the parameters of all groups, those of them with state, and all tensors in that state are now; `stream_key` is the name of the one whose address does not matter.
+        What the parameters of the groups, one list each, those of them with state, and all tensors in that state are now.
         """
 
     def holds(self, snapshot: TensorSnapshot, groups: list, state: dict) -> bool:

@@ -26,7 +26,6 @@ class NumericsError(RuntimeError):
     """The learning rate is too small to change the largest weights at their precision."""
 
 
-@torch.no_grad()
 def check_steps(
     entries: Sequence[Entry], groups: Sequence[Group], rule: _C.Rule, largest: dict[Tensor, float]
 ) -> None:

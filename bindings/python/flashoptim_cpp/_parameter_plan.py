@@ -56,7 +56,7 @@ class ParameterPlan(StepPlan):
             ValueError, TypeError: a hyper-parameter is not valid.
         """
         states = {self._tracked[0]: state}
-        return _plan._READER.holds(self._snapshot, [self._params], states) and self._follow([group])
+        return _plan._READER.holds(self._snapshot, self._params, states) and self._follow([group])
 
     def step_parameter(self, gradient: Tensor | None, scale: float) -> int:
         """Steps the parameter.

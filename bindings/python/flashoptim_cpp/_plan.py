@@ -6,6 +6,7 @@ import ctypes
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from operator import is_
 from typing import Any, Final
 
@@ -151,31 +152,38 @@ class _PythonReader:
     """What `_C.TensorReader` does, for a torch that lacks its C functions (before 2.10)."""
 
     def snapshot(
-        self, parameters: list[Tensor], tracked: list[Tensor], state: States, stream_key: str
-    ) -> tuple[list[Tensor], list[Tensor], list[int]]:
-        stateless = set(parameters).difference(tracked)
-        return parameters, list(stateless), self._addresses(tracked, state)
+        self, groups: list[list[Tensor]], tracked: list[Tensor], state: States
+    ) -> tuple[list[list[Tensor]], list[Tensor], list[Any]]:
+        stateless = {param for params in groups for param in params}.difference(tracked)
+        return groups, list(stateless), self._places(tracked, state)
 
-    def _addresses(self, tracked: Iterable[Tensor], state: States) -> list[int]:
+    def _places(self, tracked: Iterable[Tensor], state: States) -> list[Any]:
         values = [value for entries in state.values() for value in entries.values()]
-        tensors = [*tracked, *(value for value in values if isinstance(value, Tensor))]
-        return [local_of(tensor).data_ptr() for tensor in tensors]
+        weights = [local_of(param) for param in tracked]
+        return [
+            *((weight.dtype, weight.shape, weight.stride()) for weight in weights),
+            *(weight.data_ptr() for weight in weights),
+            *(local_of(value).data_ptr() for value in values if isinstance(value, Tensor)),
+        ]
 
     def holds(
         self,
-        snapshot: tuple[list[Tensor], list[Tensor], list[int]],
+        snapshot: tuple[list[list[Tensor]], list[Tensor], list[Any]],
         groups: list[list[Tensor]],
         state: States,
     ) -> bool:
-        expected, stateless, addresses = snapshot
-        parameters = [param for params in groups for param in params]
-        if len(parameters) != len(expected) or not all(map(is_, parameters, expected)):
+        expected, stateless, places = snapshot
+        groups = [list(params) for params in groups]
+        if list(map(len, groups)) != list(map(len, expected)):
+            return False
+        parameters = list(chain(*groups))
+        if not all(map(is_, parameters, chain(*expected))):
             return False
         if any(param.grad is not None for param in stateless):
             return False
         without = set(stateless)
         tracked = dict.fromkeys(param for param in parameters if param not in without)
-        return self._addresses(tracked, state) == addresses
+        return self._places(tracked, state) == places
 
     def read_gradients(
         self,
@@ -246,9 +254,9 @@ class StepPlan:
         self.entries = entries
         self._kind = kind
         # Kept alive, since the snapshot knows them by their addresses.
-        self._params = [param for group in groups for param in group["params"]]
+        self._params = [list(group["params"]) for group in groups]
         self._tracked: list[Tensor] = [entry.param for entry in entries]
-        self._snapshot: Any = _READER.snapshot(self._params, self._tracked, state, STREAM_KEY)
+        self._snapshot: Any = _READER.snapshot(self._params, self._tracked, state)
         self._native = _C.Plan(
             kind.rule, [_binding(e, state[e.param]) for e in entries], len(groups)
         )
@@ -269,11 +277,7 @@ class StepPlan:
             ValueError, TypeError: a hyper-parameter is not valid.
         """
         params = [group["params"] for group in groups]
-        return (
-            len(groups) == len(self._values)
-            and _READER.holds(self._snapshot, params, state)
-            and self._follow(groups)
-        )
+        return _READER.holds(self._snapshot, params, state) and self._follow(groups)
 
     def _follow(self, groups: Groups) -> bool:
         for index, group in enumerate(groups):
