@@ -42,7 +42,8 @@ def made_before(result: Result, records: Sequence[dict[str, Any]], what: str) ->
     commits = [row["commit"] for row in records if row["commit"] != result["commit"]]
     if not commits:
         return ""
-    return f" {len(commits)} of the {len(records)} {what} are of commit {', '.join(set(commits))}."
+    known = ", ".join(sorted(set(commits)))
+    return f" {len(commits)} of the {len(records)} {what} are of commit {known}."
 
 
 def _with_spread(value: float | None, spread: float | None, digits: int, sign: str) -> str:
