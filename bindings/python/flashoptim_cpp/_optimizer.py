@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, overload
@@ -41,6 +40,7 @@ from ._state import (
 from ._state_dict import read_state_dict
 from ._step_hooks import profile_hook_step
 from ._stream_keys import StreamKeys
+from ._warn import warn_user
 
 Params = Iterable[Tensor] | Iterable[dict[str, Any]] | Iterable[tuple[str, Tensor]]
 
@@ -159,11 +159,10 @@ class FlashOptimizer(torch.optim.Optimizer):
         if exact or group["stochastic_rounding"] or self._warned_of_lost_updates:
             return
         self._warned_of_lost_updates = True
-        warnings.warn(
+        warn_user(
             f"{name} is {param.dtype} and its master weight has no correction: updates below half "
             "a unit in the last place are lost. Use master_weight_bits=24, or "
-            "stochastic_rounding=True",
-            stacklevel=7,
+            "stochastic_rounding=True"
         )
 
     @overload

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -13,6 +12,7 @@ from typing import Any, Final, Literal
 import torch
 
 from . import _C
+from ._warn import warn_user
 
 Group = Mapping[str, Any]
 Codec = Literal["root", "softsign", "none"]
@@ -136,10 +136,9 @@ def warn_of_typos(group: Group, known: Mapping[str, Any]) -> None:
         if name in names:
             continue
         if similar := get_close_matches(str(name), names, n=1, cutoff=0.85):
-            warnings.warn(
+            warn_user(
                 f"a parameter group has '{name}', which this optimizer does not read; did you mean "
-                f"'{similar[0]}'?",
-                stacklevel=5,
+                f"'{similar[0]}'?"
             )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from ._numerics import check_entry
 from ._release_clipping import NormClipper
 from ._release_slot import Slot
 from ._state import naming
+from ._warn import warn_user
 
 if TYPE_CHECKING:
     from ._optimizer import FlashOptimizer
@@ -287,11 +287,10 @@ class Release:
         if self._warned:
             return
         self._warned = True
-        warnings.warn(
+        warn_user(
             "gradient release is on: parameters are stepped in the backward pass. "
             "optimizer.step() steps only what still has a gradient, and like zero_grad() begins "
-            "the next step (said once)",
-            stacklevel=5,
+            "the next step (said once)"
         )
 
 
