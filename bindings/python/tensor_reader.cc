@@ -190,6 +190,7 @@ bool TensorReader::HoldsParameters(const TensorSnapshot& snapshot, const nb::lis
     if (PySequence_Fast_GET_SIZE(sequence.ptr()) != *size++) return false;
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(sequence.ptr()); ++i) {
       const nb::handle parameter = PySequence_Fast_GET_ITEM(sequence.ptr(), i);
+      // Though the sizes agree: reading a gradient may run Python code that changes the list.
       if (expected == snapshot.parameters.end() || parameter.ptr() != expected->object) {
         return false;
       }

@@ -14,6 +14,7 @@ from experiments.variants import in_order
 
 INKS: Final = {
     "torch": style.TORCH,
+    "plain": style.TORCH,
     "ours-24": style.FLASH,
     "ours-24-nearest": "#f08c00",
     "ours-32": "#7f4f24",

@@ -47,6 +47,17 @@ Tensors Several() {
   return several;
 }
 
+Tensors One() {
+  Tensors one;
+  one.Add("a", FileDType::kF32, {2});
+  return one;
+}
+
+unsigned PermissionsOf(const std::string& file) {
+  struct stat status {};
+  return ::stat(file.c_str(), &status) == 0 ? status.st_mode & 0777U : 0U;
+}
+
 void ExpectSame(const CheckpointFile& file, const std::vector<FileTensor>& tensors) {
   ASSERT_EQ(file.tensors().size(), tensors.size());
   for (const FileTensor& wanted : tensors) {
@@ -214,8 +225,7 @@ TEST(CheckpointFile, AShardOfAnotherSetIsRefused) {
 TEST(CheckpointFile, AFailedWriteLeavesTheOldFile) {
   const TemporaryFolder folder;
   const std::string path = folder / "x.safetensors";
-  Tensors good;
-  good.Add("a", FileDType::kF32, {2});
+  const Tensors good = One();
   WriteCheckpoint(path, good.tensors);
   const std::string before = ReadAll(path);
   std::vector<FileTensor> twice{good.tensors[0], good.tensors[0]};
@@ -241,38 +251,30 @@ TEST(CheckpointFile, AFailedWriteLeavesTheOldFile) {
 
 TEST(CheckpointFile, ALinkAndPermissionsStay) {
   const TemporaryFolder folder;
-  Tensors tensors;
-  tensors.Add("a", FileDType::kF32, {2});
+  const Tensors tensors = One();
   WriteCheckpoint(folder / "real.safetensors", tensors.tensors);
   ASSERT_EQ(::chmod((folder / "real.safetensors").c_str(), 0640), 0);
   std::filesystem::create_symlink("real.safetensors", folder / "link.safetensors");
   WriteCheckpoint(folder / "link.safetensors", tensors.tensors);
   EXPECT_TRUE(std::filesystem::is_symlink(folder / "link.safetensors"));
-  struct stat status {};
-  ASSERT_EQ(::stat((folder / "real.safetensors").c_str(), &status), 0);
-  EXPECT_EQ(status.st_mode & 0777U, 0640U);
+  EXPECT_EQ(PermissionsOf(folder / "real.safetensors"), 0640U);
 }
 
 // What a killed process leaves of it must not keep its owner from writing it the next time.
 TEST(CheckpointFile, AReadOnlyFileIsWrittenThroughAFileThatIsNot) {
   const TemporaryFolder folder;
   const std::string path = folder / "x.safetensors";
-  Tensors tensors;
-  tensors.Add("a", FileDType::kF32, {2});
+  const Tensors tensors = One();
   WriteCheckpoint(path, tensors.tensors);
   ASSERT_EQ(::chmod(path.c_str(), 0400), 0);
-  const auto permissions = [](const std::string& file) {
-    struct stat status {};
-    return ::stat(file.c_str(), &status) == 0 ? status.st_mode & 0777U : 0U;
-  };
   WriteOptions options;
   unsigned meanwhile = 0;
   options.progress = [&](std::uint64_t, std::uint64_t) {
-    meanwhile = permissions(folder / ".x.safetensors.tmp");
+    meanwhile = PermissionsOf(folder / ".x.safetensors.tmp");
   };
   WriteCheckpoint(path, tensors.tensors, options);
   EXPECT_EQ(meanwhile, 0600U);
-  EXPECT_EQ(permissions(path), 0400U);
+  EXPECT_EQ(PermissionsOf(path), 0400U);
 }
 
 }  // namespace
